@@ -15,7 +15,7 @@ from typing import Final
 
 
 class SimcollError(Exception):
-    """Root of all errors that simcoll raises on purpose.
+    """Base class of all errors that simcoll raises on purpose.
 
     >>> import simcoll
     >>> try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from simcoll.accuracy.table_join import JoinedPoint
 from simcoll.config.groups import grouped
 
 Document = dict[str, Any]
-T = TypeVar("T")
 
 REGIONS: Final = ("latency-bound", "middle", "bandwidth-bound")
 APART: Final = 0.05  # measured times that differ by less count as equal: repeated runs differ by as much

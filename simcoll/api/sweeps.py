@@ -52,13 +52,14 @@ def _name(key: str) -> str:
 
 
 class Sweep:
-    """A scenario with lists and ranges: a shipped one, a file, a mapping, a collective, or keys alone. Keys given here
-    override those of the scenario.
+    """A scenario whose keys may have lists and ranges of values. It starts from a shipped scenario, a file, a mapping
+    or a collective, or from keys alone. Keys that you give here override the keys of the scenario.
 
-    Keys are those of a scenario file; one below another is written with two underscores: `model__sharing="fifo"`.
-    `on` and `nodes` are, as options of the commands, the machine (`topology`) and the number of its nodes.
-    `topology` may be a name, a mapping, a `Topology` or a networkx graph, `algorithm` a name or a `Schedule`. Sizes,
-    bandwidths and times may be numbers of bytes, B/s and seconds. Its points raise InputError with every mistake.
+    Keys are those of a scenario file. Write a nested key with two underscores: `model__sharing="fifo"`. `on` and
+    `nodes` are the machine (`topology`) and the number of its nodes, as in the options of the commands. `topology` may
+    be a name, a mapping, a `Topology` or a networkx graph. `algorithm` may be a name or a `Schedule`. Sizes, bandwidths
+    and times may be numbers of bytes, B/s and seconds. If keys are wrong, `points` raises InputError with every
+    mistake.
 
     >>> sweep = Sweep(topology="hgx-h100", collective="all_reduce", algorithm=["ring", "tree"], size=2**20)
     >>> [point.scenario.algorithm for point in sweep.points]
@@ -82,7 +83,7 @@ class Sweep:
 
     @functools.cached_property
     def points(self) -> list[Point]:
-        """One point for each combination of values, the last key varying fastest."""
+        """One point for each combination of values. The last key varies fastest."""
         if self.source is None or isinstance(self.source, Mapping):
             tree = yaml_tree.located(spelt(dict(self.source or {})), Place("scenario", 1, 1))
         else:

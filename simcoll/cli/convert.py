@@ -16,17 +16,9 @@ if TYPE_CHECKING:
     from simcoll.schedule.names import Protocol
 
 FORMATS = (
-    "msccl",
-    "goal",
-    "graphviz",
-    "graphml",
-    "node-link",
-    "yaml",
-    "nccl-tests",
-    "nccl-tuner",
-    "parquet",
-    "arrow",
-    "torch",
+    *("msccl", "goal"),
+    *("graphviz", "graphml", "node-link", "yaml"),
+    *("nccl-tests", "nccl-tuner", "parquet"),
 )
 
 
@@ -64,12 +56,13 @@ def import_(
     JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements
     become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV).
     """
-    from simcoll.config import input_files
+    from simcoll.config import input_files, yaml_tree
     from simcoll.formats import importers
     from simcoll.prediction import result_rows
     from simcoll.report.verdicts import of_import
 
-    asked = importers.ImportOptions(assume, collective, importers.assignments(columns))
+    values = dict(yaml_tree.condition(column, "--set") for column in columns)
+    asked = importers.ImportOptions(assume, collective, values)
     text = input_files.text_of_stdin(importers.MOST_BYTES) if str(file) == "-" else importers.read_bounded(file)
     imported = importers.convert(text, str(file), asked, kind)
     if output and output.suffix not in imported.suffixes:
@@ -126,8 +119,7 @@ def export(
 
     Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml,
     node-link (JSON of networkx), yaml (a file of devices and links). Results: nccl-tests (its table), nccl-tuner
-    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet, arrow (pyarrow), torch (the
-    table of torch.utils.benchmark).
+    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet.
     """
     from simcoll import units
     from simcoll.config.input_files import ImportLog

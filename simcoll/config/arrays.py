@@ -43,6 +43,18 @@ def all_differ(values: Array) -> bool:
     return int(np.count_nonzero(seen)) == len(values)
 
 
+def turns_of(values: Array) -> Numbers:
+    """Return for each value how many equal values stand before it.
+
+    >>> turns_of(np.array([7, 5, 7, 7]))
+    array([0, 0, 1, 2])
+    """
+    order = np.argsort(values, kind="stable")
+    turns = np.empty(len(values), np.int64)
+    turns[order] = np.arange(len(values)) - np.searchsorted(values[order], values[order])
+    return turns
+
+
 def numbers_of(names: Iterable[Hashable]) -> Numbers:
     """Return a number for each name, the same for equal names, int64 (names,).
 

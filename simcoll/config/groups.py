@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -25,12 +25,3 @@ def alike(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
     ((0, 3), (1,), (2,))
     """
     return tuple(map(tuple, grouped(range(len(keys)), keys.__getitem__).values()))
-
-
-def nested(lists: Iterable[Any]) -> tuple[Any, ...]:
-    """Convert nested lists into nested tuples.
-
-    >>> nested([[0, 1], [2]])
-    ((0, 1), (2,))
-    """
-    return tuple(nested(inner) if isinstance(inner, list) else inner for inner in lists)

@@ -7,7 +7,7 @@ assumptions, for example on speeds that the file lacks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -54,17 +54,6 @@ Reader = Callable[[str, str, ImportOptions], Imported]
 def read_bounded(path: Path) -> str:
     """Return the text of a file; raises InputError if it cannot be read or is too large."""
     return decoded(input_files.bytes_of(path, "give the path of a file", MOST_BYTES, "give a part of it"), str(path))
-
-
-def assignments(options: Iterable[str]) -> dict[str, str]:
-    """Parse options `COLUMN=VALUE` into a mapping; raises InputError."""
-    values = {}
-    for option in options:
-        column, equals, value = option.partition("=")
-        if not equals or not column.strip():
-            raise InputError(f"--set {option!r} is not COLUMN=VALUE", "write e.g. --set ranks=8")
-        values[column.strip()] = value.strip()
-    return values
 
 
 def convert(text: str, source: str, asked: ImportOptions, kind: str | None = None) -> Imported:

@@ -79,30 +79,15 @@ def _case(point: Point, backend: Backend) -> Case:
     if scenario.workload:
         return Case(*_workload(point, backend), measure.launches)
     library = measure.harness != "p2p"
-    registered = bool(scenario.launch.registered)
-    if library:  # the harness, not the scenario, decides how calls are launched
-        scenario = scenario.model_copy(update={"launch": Launch()})
     if load_profile(scenario.profile).as_nccl:  # the profile is for NCCL's kernels, but messages are sent one by one
         scenario = scenario.model_copy(update={"profile": UNFITTED})
+    asked = scenario
+    if library:  # the harness, not the scenario, decides how calls are launched
+        scenario = scenario.model_copy(update={"launch": Launch()})
     prediction = predict(_whole(_any_algorithm(scenario))) if library else _sent(scenario)
     program = prediction.program
     schedule = _contract_only(program.schedule) if library else program.schedule
-    members = len(schedule.groups[0])
-    why_not = refusal(
-        measure.harness,
-        backend,
-        scenario.collective,
-        scenario.op if collective(scenario.collective).reduces else "sum",
-        scenario.dtype,
-        weighted=scenario.weights is not None,
-        equal=scenario.nbytes // scenario.itemsize % members == 0,
-        ordered=all(list(group) == sorted(group) for group in schedule.groups),
-        buckets=measure.buckets,
-        in_place=scenario.in_place,
-        barriers=scenario.params().barrier,
-        registered=registered,
-    )
-    if why_not:
+    if why_not := refusal(asked, backend, schedule.groups):
         raise RefusedError(f"{scenario.collective} on {backend}: {why_not}")
     if not library:
         # Raises RefusedError for schedules that send and receive cannot run.

@@ -1,7 +1,8 @@
 """One call as NCCL runs it: the sizes of its chunks, slices and messages, and the time of each part.
 
-All channels of a call work alike at the same time, so one channel is simulated, with its share of the data. Kernels are
-described by the costs of a thread block (`kernel_costs`), not by their instructions.
+All channels of a call work alike at the same time. So one channel is simulated, with its share of the data; where two
+trees share the data, a pair of channels is simulated. The text calls it the simulated unit. Kernels are described by
+the costs of a thread block (`kernel_costs`), not by their instructions.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class NcclCall:
 
     @cached_property
     def alike(self) -> int:
-        """Number of equal units that run in parallel, of which one is simulated: a channel, or a pair of channels.
+        """Number of units (channels, or pairs of channels) that run in parallel and alike; one of them is simulated.
 
         Trees over several nodes have pairs: two trees, one for each channel. On one node all channels are equal chains,
         so the unit is one channel (NCCL's src/graph/connect.cc copies the channels, from memory). In LL the block, not

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simcoll.topology.nccl_graphs import PATHS
+from simcoll.topology.routing import mirrored
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, _, DIS = range(len(PATHS))
 LOCAL_GBPS: Final = 5000.0  # NCCL's bandwidth within a device
@@ -230,9 +231,7 @@ class NodePaths:
         if not nets:
             return None
         sharing = len(self.near(nets[0], self.gpus))
-        number = self.gpus.index(gpu)
-        if len(nets) & (len(nets) - 1) == 0:
-            number = _mirrored(number, len(nets))
+        number = mirrored(self.gpus.index(gpu), len(nets))
         return nets[(number + channel % -(-len(nets) // max(1, sharing))) % len(nets)]
 
     def gpu_of(self, net: int) -> int | None:
@@ -259,13 +258,3 @@ class NodePaths:
         """Return the nearest and the farthest type of path from the GPUs to the devices `to`."""
         types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
         return min(types), max(types)
-
-
-def _mirrored(value: int, power: int) -> int:
-    """Return a number below `power` (a power of two) with its log2(power) bits in reverse order."""
-    mirrored, bit, other = 0, 1, power >> 1
-    while bit < power:
-        if value & bit:
-            mirrored |= other
-        bit, other = bit << 1, other >> 1
-    return mirrored

@@ -101,8 +101,8 @@ class TunerTable:
 
     def choose(self, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
         """Return the pair with the least time, at ties the first in NCCL's order; None if no pair is usable."""
-        pairs = [pair for served, *pair in self.entries if served == collective]
-        choices = [TunerChoice(*pair, self.time_us(collective, *pair, nbytes)) for pair in pairs]
+        calls = [call for call in self.entries if call[0] == collective]
+        choices = [TunerChoice(*call[1:], self.time_us(*call, nbytes)) for call in calls]
         return min(choices, key=lambda choice: choice.time_us, default=None)
 
     # --- usable pairs ---
@@ -143,7 +143,7 @@ class TunerTable:
     def _bandwidth(
         self, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol
     ) -> float:
-        """Return the bandwidth of a pair in GB/s of the largest buffer of a rank; 0 if the pair is not used."""
+        """Return the GB/s by which the tuner divides the size; 0 if the pair is not used."""
         comm, constants = self.communicator, self.constants
         bus = graph.channels * (graph.intra if comm.nodes <= 2 else graph.inter)
         if isinstance(constants, RcclConstants):

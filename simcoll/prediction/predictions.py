@@ -121,14 +121,13 @@ class PlanTasks:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Prediction:
-    """The time of one point, and what engines ran for it: a `CallPrediction` or a `StepPrediction`.
+    """The predicted time of one point, and the simulation from which it follows.
 
-    `totals` are of all channels, of which the program that ran may be one. `n` counts all ranks, `planned` are the
-    calls, equal ones once; `counted` are the links without faults. `asked` is the algorithm as the point asked for it;
-    `scenario` may have the choice. `bound_ps` finds `lower_bound_ps`, `anew` predicts the point under other costs.
-    `launch_ps` is the time before the program begins, and `host_ps` the host's time: the next call begins no sooner; a
-    step has neither, as launches are part of it. `struck` are the faults that happened, `facts` the result columns of a
-    workload's template.
+    A collective gives a `CallPrediction`, a workload a `StepPrediction`. Most users need `time_us`, `verdict`,
+    `algorithm`, `busbw`, `timeline` and `links`. `scenario` holds the keys of the point, with the choice of the
+    algorithm; `asked` is the algorithm that the point named. `totals` counts the bytes on links, for all channels. `n`
+    is the number of all ranks. `launch_ps` is the time before the program begins. `host_ps` is the time of the host for
+    a call. A step has neither, because its plan contains the launches. `struck` are the faults that happened.
 
     >>> from simcoll import predict
     >>> hosts = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
@@ -161,7 +160,7 @@ class Prediction:
 
     @property
     def verdict(self) -> str:
-        """The answer in a sentence."""
+        """The result in a sentence."""
         from simcoll.prediction.predict import row
         from simcoll.prediction.summary_sentence import of_rows
 
@@ -172,12 +171,13 @@ class Prediction:
 
     @property
     def lead(self) -> dict[str, int]:
-        """Time before the program begins, in ps, by cause; none of a step, whose plan has the launches."""
+        """Time before the first transfer by cause, in ps. Empty for a step, because its plan contains the launches."""
         return {}
 
     @cached_property
     def rails(self) -> dict[int, tuple[int, ...]]:
-        """For each link that the program used, by number: those that carry the same at the same time in the call."""
+        """For each link that the program used: the numbers of all links that carry equal bytes at equal times. A call
+        of NCCL is simulated on one channel, which stands for several."""
         return {link: (link,) for link in self._used}
 
     @property
@@ -186,39 +186,41 @@ class Prediction:
         return used
 
     def retimed(self, costs: CostSetting) -> int:
-        """Return the time under other costs, in ps."""
+        """Return the time that the point takes with other costs, in ps."""
         return self.time_ps if costs is self.costs else self.anew(costs).time_ps
 
     # --- times ---
 
     @property
     def compute_ps(self) -> int | None:
-        """Computation of the rank that computes longest, in ps; None of a call."""
+        """Computing time of the rank that computes longest, in ps. None for a collective."""
         return None
 
     @property
     def steps(self) -> int | None:
-        """Steps of the schedule; None of a workload."""
+        """Number of steps of the schedule. None for a workload."""
         return None
 
     @property
     def staged(self) -> Staged | None:
-        """Writes that waited at receivers; None where the timeline is not that of one whole call, or was not kept."""
+        """Data that arrived at a receiver while their place was still in use. None if the timeline was not kept, or if
+        the simulation did not run one whole collective."""
         return None
 
     @cached_property
     def time_ps(self) -> int:
-        """Time of the point in ps: that on the GPUs, or that of the host where it is longer."""
+        """The predicted time in ps: the time of the GPUs, or the time of the host if it is longer."""
         return max(self.called_ps, self.host_ps)
 
     @property
     def time_us(self) -> float:
-        """Time of the point in us, for reading; `time_ps` is exact."""
+        """The predicted time in us, for reading. `time_ps` is exact."""
         return self.time_ps / 1e6
 
     @cached_property
     def called_ps(self) -> int:
-        """Time on the GPUs, in ps: the launch, and until the last transfer has ended and the last rank has come."""
+        """Time of the GPUs in ps: from the launch to the end of the last transfer. It is not shorter than the delay of
+        the last rank."""
         return self._until(self.totals.makespan_ps) + self.launch_ps
 
     def _until(self, makespan_ps: int) -> int:
@@ -231,17 +233,17 @@ class Prediction:
 
     @property
     def exposed_ps(self) -> int | None:
-        """Time of a step beyond that of computation, in ps; None of a call."""
+        """Time that communication adds to the computing time of a step, in ps. None for a collective."""
         return None if self.compute_ps is None else self.time_ps - self.compute_ps
 
     @cached_property
     def lower_bound_ps(self) -> int:
-        """Time that nothing can beat, in ps."""
+        """A time in ps that no schedule can beat on these links."""
         return self.bound_ps()
 
     @cached_property
     def fault_windows(self) -> Sequence[FaultWindow]:
-        """The times, from the call on, in which faults acted on links of the topology."""
+        """The times at which faults acted on links."""
         if not self.struck:
             return ()
         from simcoll.scenario.faults import windows
@@ -252,49 +254,49 @@ class Prediction:
 
     @property
     def algorithm(self) -> str:
-        """The algorithms of its calls; empty where there is none."""
+        """Name of the algorithm that ran. For a workload, the names of the algorithms of all its calls."""
         return ", ".join(dict.fromkeys(call.lowered.algorithm for call in self.planned))
 
     @property
     def executor(self) -> str | None:
-        """The executors of its calls."""
+        """How the calls ran on GPUs: `nccl`, `msccl` or `p2p`. None with a profile without `kernels`."""
         return ", ".join(dict.fromkeys(call.lowered.executor for call in self.planned if call.lowered.executor)) or None
 
     @property
     def protocol(self) -> str:
-        """NCCL's protocols of its calls."""
+        """NCCL's protocol. For a workload, the protocols of all its calls."""
         return ", ".join(dict.fromkeys(call.lowered.protocol for call in self.planned)) or self.scenario.protocol
 
     @property
     def sharing(self) -> str:
-        """The ways in which its calls share links."""
+        """How messages share links: `fair` or `fifo`."""
         ways = dict.fromkeys(call.lowered.point.params().sharing for call in self.planned)
         return ", ".join(ways) or self.scenario.params().sharing
 
     @property
     def proved(self) -> str:
-        """Levels at which the schedules of its calls were proved."""
+        """How the schedules were proved: `full`, `fingerprint` or `off`."""
         return ", ".join(dict.fromkeys(call.proved for call in self.planned))
 
     @cached_property
     def nodes(self) -> int:
-        """Nodes of its ranks."""
+        """Number of nodes that the ranks are on."""
         return self.topology.nodes_of(self.devices[: self.n])
 
     @property
     def ranks(self) -> int:
-        """Ranks that take part, or those of one sub-group."""
+        """Number of ranks that take part. With `subgroups`, the ranks of one group."""
         return len(self.scenario.subgroups[0]) if self.scenario.subgroups else self.n
 
     @property
     def algbw(self) -> float | None:
-        """Size over time, in GB/s; None of a barrier or a workload."""
+        """Size divided by time, in GB/s. None for a barrier or a workload."""
         nbytes = self.scenario.nbytes
         return nbytes / (self.time_ps / 1e12) / 1e9 if self.time_ps and nbytes else None
 
     @property
     def busbw(self) -> float | None:
-        """Bus bandwidth as nccl-tests defines it, in GB/s; None of a barrier or a workload."""
+        """Bus bandwidth as nccl-tests defines it, in GB/s. None for a barrier or a workload."""
         algbw = self.algbw
         return None if algbw is None else algbw * float(collective(self.scenario.collective).busbw(self.ranks))
 
@@ -302,23 +304,25 @@ class Prediction:
 
     @property
     def engine(self) -> str:
-        """The engine that ran it."""
+        """Name of the engine that ran: `fast` or `event`."""
         return self.run.engine
 
     @property
     def program(self) -> Program:
-        """The program, with the ways that its transfers took in the end; a long one is made only when asked for."""
+        """The simulated program: the schedule with its sizes, channels and routes. Routes are those that transfers took
+        in the end. A long program is computed only when you ask for it."""
         return self.run.went if self.run.program.changes else self.run.program
 
     @property
     def timeline(self) -> Timeline:
-        """Times of everything that happened."""
+        """The start and the end of every transfer."""
         return self.run.timeline
 
     @cached_property
     def links(self) -> CountedLinks:
-        """Links, with the B/s that serve what is counted on each: of a call of NCCL, to the network, those of all NICs
-        it uses; of links that change, those of the mean of the run."""
+        """The links, with the bandwidth for the bytes that are counted on each. For a link to the network in a call of
+        NCCL, it is the bandwidth of all NICs that the call uses. For a link with a fault, it is the mean bandwidth of
+        the run."""
         links = self.counted
         if not self.scenario.striking:  # else a long program would be made
             return links
@@ -327,7 +331,7 @@ class Prediction:
 
     @cached_property
     def busy(self) -> NDArray[np.float64]:
-        """Share of the time in which each link of the whole call carried bytes at full rate, float64 (links,)."""
+        """Share of the time in which each link carried bytes at full rate: an array with a number for each link."""
         ran = link_usage.busy(self.totals.carried, self.links.capacities, self.time_ps)
         whole = np.zeros(len(ran))
         for link, alike in self.rails.items():

@@ -9,7 +9,7 @@ from simcoll import __version__
 from simcoll.config import text_table
 from simcoll.config.groups import grouped
 from simcoll.report.result_tables import few
-from simcoll.report.verdicts import alone, explanation, of_calibration, of_comparison, of_diagnosis, only_faster
+from simcoll.report.verdicts import explanation, of_calibration, of_comparison, of_diagnosis, only_faster
 from simcoll.units import format_size
 
 SHOWN = 6  # hypotheses in the table
@@ -182,14 +182,12 @@ def _verdict(document: dict[str, Any]) -> list[str]:
         return [*single, f"# verdict: {document['verdict']}{also}{again}"]
     off = [region for region in document["regions"] if region["off"]]
     if document["verdict"] is None:
-        by_themselves = alone(document)
-        explains = f"all of it: {_listed(off)}; {by_themselves}" if by_themselves else f"it: {_listed(off)}"
         if only_faster(off):
             finding = (
                 "faster than expected: a finding, and no fault; fit the profile to it (simcoll calibrate), unless the"
             )
             return [*single, f"# verdict: {finding} machine is another one: {_listed(off)}"]
-        return [*single, f"# verdict: off, and nothing that was tried explains {explains}"]
+        return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}"]
     verdict = explanation(document) + (", which these rows do not distinguish" if document["also"] else "")
     others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
     behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}

@@ -122,8 +122,6 @@ def _of_times(document: JsonAnswer) -> str:
     if document["verdict"] is None:
         if only_faster(off):
             return f"Faster than expected, which is a finding and no fault: {where}."
-        if by_themselves := alone(document):
-            return f"Off, and nothing that was tried explains all of it: {where}; {by_themselves}."
         return f"Off, and nothing that was tried explains it: {where}."
     how = "Faster than expected, which is no fault" if only_faster(off) else "Off"
     return f"{how}: {where}; {explanation(document)} explains it best."
@@ -131,17 +129,6 @@ def _of_times(document: JsonAnswer) -> str:
 
 def _healthy(document: JsonAnswer) -> JsonAnswer:
     return next(each for each in document["hypotheses"] if each["hypothesis"] == "healthy")
-
-
-def alone(document: JsonAnswer) -> str:
-    """Return causes that explain single collectives: `all_reduce and all_gather by themselves: one process`."""
-    by_cause: dict[str, list[str]] = {}
-    for collective, causes in document["by_themselves"].items():
-        by_cause.setdefault(_listed(causes, "or"), []).append(collective)
-    return "; ".join(
-        f"{_listed(names, 'and')} by {'themselves' if len(names) > 1 else 'itself'}: {cause}"
-        for cause, names in by_cause.items()
-    )
 
 
 def _listed(names: Sequence[str], word: str) -> str:

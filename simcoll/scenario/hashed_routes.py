@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Array
+from simcoll.config.arrays import Array, turns_of
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route
@@ -102,7 +102,7 @@ def hashed(
     if flows == 1:
         return program
     part = None if program.part is None else np.repeat(program.part, flows)
-    turns = program.way.astype(np.int64) * flows + _turn(program.way) % flows
+    turns = program.way.astype(np.int64) * flows + turns_of(program.way) % flows
     return replace(program, way=turns.astype(program.way.dtype), part=part)
 
 
@@ -160,12 +160,3 @@ def _connection(topology: Topology, way: Route) -> tuple[str, str]:
     if topology.routing == "rails":
         outer = tuple(link for link in way if len(set(map(topology.node_of, topology.links[link]))) > 1)
     return _ends(topology, outer)
-
-
-def _turn(way: Array) -> Array:
-    """Return for each transfer how many earlier transfers use its way (route)."""
-    order = np.argsort(way, kind="stable")
-    first = np.searchsorted(way[order], way[order])
-    turn = np.empty(len(way), np.int64)
-    turn[order] = np.arange(len(way)) - first
-    return turn

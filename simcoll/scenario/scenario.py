@@ -332,7 +332,7 @@ class Scenario(Model):
             raise ValueError(f"the size is 0; write at least '{width} B'")
         if value % width:
             above = value - value % width + width
-            raise ValueError(f"{value} B are no whole elements of {dtype}; write e.g. '{above} B'")
+            raise ValueError(f"{value} B is not a whole number of {dtype} elements; write e.g. '{above} B'")
         return value
 
     @field_validator("variability")

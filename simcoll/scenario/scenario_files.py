@@ -29,11 +29,12 @@ from simcoll.topology.topology_keys import TopologySpec
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a sweep.
+    """One point of a sweep: a scenario in which each key has a single value.
 
-    `optional`: it came from `algorithm: all`, and is left out if its algorithm refuses. By dotted path: `places` gives
-    the place of each key, `varied` the values of every swept key, and `swept` those of keys without a column in the
-    results. `replicas` is the share of the replications to run.
+    `places` says where each key stands in its file. `varied` holds the values of every swept key; `swept` holds the
+    values of swept keys that have no column in the results. `optional` is true if the point came from `algorithm: all`;
+    such a point is left out if its algorithm refuses it. `replicas` is the share of the replications to run. Keys are
+    dotted paths, such as `topology.nodes`.
 
     >>> [point.swept for point in load("llama3-step", ["workload.bucket_cap=[4 MiB, 16 MiB]"])]
     [{'workload.bucket_cap': '4 MiB'}, {'workload.bucket_cap': '16 MiB'}]

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, all_differ
+from simcoll.config.arrays import Numbers, all_differ, turns_of
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import ALL, NOTHING, collective, contracts
 from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
@@ -139,10 +139,7 @@ def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
         return [np.zeros(1, np.intp)]
     if all_differ(write):
         return [np.arange(len(write))]
-    order = np.argsort(write, kind="stable")
-    first = np.searchsorted(write[order], write[order])
-    turn = np.empty(len(write), np.int64)
-    turn[order] = np.arange(len(write)) - first
+    turn = turns_of(write)
     return [np.flatnonzero(turn == k) for k in range(int(turn.max()) + 1)]
 
 

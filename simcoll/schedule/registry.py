@@ -12,7 +12,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,9 @@ def default_groups(n: int) -> Groups:
     return tuple(tuple(range(i * (n // g), (i + 1) * (n // g))) for i in range(g))
 
 
+Steps = Callable[[Request], Iterator[StepPattern]]
+
+
 class AnyNumber(tuple[str, ...]):
     """The choices of an option that takes any whole number from 1 on; its items are examples for help and tests."""
 
@@ -86,6 +89,11 @@ class AnyNumber(tuple[str, ...]):
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdecimal() and int(value) > 0
+
+
+def one_chunk(request: Request) -> int:
+    """Return 1, the number of chunks of a buffer that is not cut."""
+    return 1
 
 
 @dataclass(frozen=True)
@@ -101,8 +109,8 @@ class Algorithm:
 
     collective: str
     name: str
-    steps: Callable[[Request], Iterator[StepPattern]]
-    chunks: Callable[[Request], int]
+    steps: Steps
+    chunks: Callable[[Request], int] = one_chunk
     pipelined: bool = False
     cost: str = ""
     cost_for: Callable[[int], bool] = lambda n: True
@@ -185,14 +193,16 @@ class Algorithm:
 ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 
 
-def one_chunk(request: Request) -> int:
-    """Return 1, the number of chunks of a buffer that is not cut."""
-    return 1
-
-
 def around(request: Request) -> Rotation:
     """Return the symmetry of schedules with one chunk a rank: a shift of all ranks and chunks by one."""
     return Rotation(1, 1, request.n)
+
+
+def around_by_groups(request: Request) -> Rotation:
+    """Return the symmetry of schedules with one chunk a rank and equal groups: a shift of all ranks and chunks by one
+    group."""
+    size = len(request.two_levels()[0])
+    return Rotation(size, size, request.n)
 
 
 def chunk_per_rank(request: Request) -> int:
@@ -200,22 +210,8 @@ def chunk_per_rank(request: Request) -> int:
     return request.n
 
 
-def register(
-    collective: str,
-    name: str,
-    *,
-    chunks: Callable[[Request], int] = one_chunk,
-    pipelined: bool = False,
-    cost: str = "",
-    cost_for: Callable[[int], bool] = lambda n: True,
-    needs_agent: bool = False,
-    agent_a_group: bool = False,
-    uses_groups: bool = False,
-    options: Mapping[str, tuple[str, ...]] | None = None,
-    library: bool = False,
-    rotation: Callable[[Request], Rotation] | None = None,
-) -> Callable[[Callable[[Request], Iterator[StepPattern]]], Callable[[Request], Iterator[StepPattern]]]:
-    """Enter a function from a `Request` to steps under `collective/name`; see `Algorithm` for the rest.
+def register(collective: str, name: str, **fields: Any) -> Callable[[Steps], Steps]:
+    """Enter a function from a `Request` to steps under `collective/name`; `fields` are further fields of `Algorithm`.
 
     >>> from simcoll import build, send
     >>> @register("broadcast", "from_the_root")
@@ -231,23 +227,9 @@ def register(
     if (known := ALGORITHMS.get(collective, {}).get(name)) and known.shipped:
         raise InputError(f"{name} is a shipped algorithm of {collective}", f"take another name, e.g. my_{name}")
 
-    def enter(steps: Callable[[Request], Iterator[StepPattern]]) -> Callable[[Request], Iterator[StepPattern]]:
-        entry = Algorithm(
-            collective,
-            name,
-            steps,
-            chunks,
-            pipelined,
-            cost,
-            cost_for,
-            needs_agent,
-            agent_a_group,
-            uses_groups,
-            options or {},
-            library,
-            rotation,
-        )
-        if library and not entry.shipped:  # if it failed, NCCL's choice would fail with it
+    def enter(steps: Steps) -> Steps:
+        entry = Algorithm(collective, name, steps, **fields)
+        if entry.library and not entry.shipped:  # if it failed, NCCL's choice would fail with it
             problem = f"{name} is no algorithm of NCCL, and `auto` chooses among these"
             raise InputError(problem, f"leave out `library`, and write `algorithm: [auto, {name}]`")
         ALGORITHMS.setdefault(collective, {})[name] = entry

@@ -28,7 +28,7 @@ from simcoll.schedule.steps import Bools, Ints, Repeat, Rotation, Step, StepPatt
 
 
 class Transfer(NamedTuple):
-    """One row, for reading.
+    """One transfer of a schedule, as `Schedule.row` returns it.
 
     >>> print(Transfer(step=0, src=1, src_slot=2, dst=3, dst_slot=2, reduce=True))
     step 0: chunk 2: 1→3 reduce
@@ -61,24 +61,26 @@ class _Named:
 
     @property
     def name(self) -> str:
-        """`collective/algorithm`."""
+        """The name `collective/algorithm`."""
         return f"{self.collective}/{self.algorithm}"
 
     @property
     def participants(self) -> int:
-        """Ranks and agents."""
+        """Number of ranks and agents."""
         return self.n + self.agents
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule(_Named):
-    """An immutable list of transfers in columns.
+    """A list of transfers that cannot be changed, stored as columns.
 
-    `step` (int32, never decreasing), `src`, `src_slot`, `dst`, `dst_slot` (int32), `reduce` (bool): one entry each.
-    `n` ranks, then `agents` in-network participants; `n_chunks` slots of buffer, `n_slots` slots in all.
-    `pipelined` says how loops over a large buffer follow each other: one step behind (trees, chains) or one after
-    the other (rings). `groups` are the ranks that take part, by default all in one group; `root` is a place in a group.
-    Raises ScheduleError when malformed.
+    Each column has an entry for each transfer: `step` (never decreasing), `src`, `src_slot`, `dst`, `dst_slot`, and
+    whether the target is reduced into (`reduce`). Participants 0 to `n` − 1 are ranks; the `agents` after them are
+    switches that reduce. Slots 0 to `n_chunks` − 1 are the buffer of the collective; slots with higher numbers are
+    scratch. `pipelined` says how loops over a large buffer follow each other. If it is true, a loop starts one step
+    after the loop before it (trees, chains), else when that loop has ended (rings). `groups` are the ranks that take
+    part; by default all are in one group. `root` is the position of the root in its group. Raises ScheduleError if the
+    columns do not fit together.
 
     >>> from simcoll import build
     >>> schedule = build("all_reduce", "ring", 4)
@@ -123,7 +125,8 @@ class Schedule(_Named):
     def from_steps(
         cls, parts: Iterable[StepPattern], *, n_chunks: int, in_order: bool = False, **fields: Any
     ) -> Schedule:
-        """Collect steps. Rows of a step are sorted as `Step.in_order` does, unless they are `in_order` already."""
+        """Make a schedule of steps. The rows of each step are sorted as `Step.in_order` does, unless `in_order` says
+        that they are sorted."""
         ordered = list(parts) if in_order else [part.in_order() for part in parts]
         total = sum(part.transfers for part in ordered)
         if len(ordered) == 1 and isinstance(ordered[0], Step):
@@ -142,7 +145,7 @@ class Schedule(_Named):
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[int]], **fields: Any) -> Schedule:
-        """Make a schedule of `(step, src, src_slot, dst, dst_slot, reduce)` rows, in their order."""
+        """Make a schedule of rows `(step, src, src_slot, dst, dst_slot, reduce)`, in this order."""
         table = np.asarray([tuple(int(x) for x in row) for row in rows], dtype=np.int64).reshape(-1, 6)
         if np.abs(table).max(initial=0) >= 2**31:
             raise ScheduleError("a schedule's numbers must fit 32 bits")
@@ -151,33 +154,33 @@ class Schedule(_Named):
         return cls(**{**named, "reduce": columns[5].astype(np.bool_)}, **fields)
 
     def replace(self, **changes: Any) -> Schedule:
-        """A copy with some fields changed; checked like any other."""
+        """Return a copy with some fields changed. It is checked like a new schedule."""
         return Schedule(**{**{name: getattr(self, name) for name in self.__dataclass_fields__}, **changes})
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The columns of the transfers, in the order of COLUMNS."""
+        """The six columns of the transfers: `step`, `src`, `src_slot`, `dst`, `dst_slot`, `reduce`."""
         return tuple(getattr(self, name) for name in COLUMNS)
 
     @property
     def n_slots(self) -> int:
-        """Buffer and scratch."""
+        """Number of slots: buffer and scratch."""
         used = max(self.src_slot.max(initial=-1), self.dst_slot.max(initial=-1)) + 1
         return max(self.n_chunks, int(used))
 
     @property
     def n_steps(self) -> int:
-        """Steps that hold a transfer; empty ones in between count."""
+        """Number of steps. Steps without transfers count if another step follows."""
         return int(self.step[-1]) + 1 if len(self.step) else 0
 
     @property
     def messages(self) -> int:
-        """Transfers between two participants: local copies are none."""
+        """Number of transfers between two participants. Local copies do not count."""
         return int((self.src != self.dst).sum())
 
     @cached_property
     def most_of_a_pair(self) -> int:
-        """The most transfers from one participant to one other."""
+        """The largest number of transfers from one participant to another."""
         pairs = self.src.astype(np.int64) * self.participants + self.dst
         return min(1, len(pairs)) if all_differ(pairs) else int(np.unique(pairs, return_counts=True)[1].max())
 
@@ -191,15 +194,15 @@ class Schedule(_Named):
 
     @property
     def rows(self) -> int:
-        """Number of rows in memory."""
+        """Number of transfers that are stored in memory."""
         return len(self.step)
 
     def parts(self) -> Iterator[Step]:
-        """The steps in turn; empty ones are skipped."""
+        """Return an iterator over the steps. Steps without transfers are skipped."""
         return (Step._make(column[rows] for column in self.columns[1:]) for rows in self.steps())
 
     def row(self, index: int) -> Transfer:
-        """Transfer `index` for reading."""
+        """Return transfer number `index`."""
         return Transfer(*(column[index].item() for column in self.columns))
 
     def __iter__(self) -> Iterator[Transfer]:
@@ -221,7 +224,7 @@ class Schedule(_Named):
         return "\n".join([head, *(f"  {row}" for row in self)])
 
     def steps(self) -> Iterator[slice]:
-        """The index range of each step in turn; empty steps are skipped."""
+        """Return an iterator over the range of indices of each step. Steps without transfers are skipped."""
         bounds = np.flatnonzero(np.diff(self.step)) + 1
         edges = [0, *bounds.tolist(), len(self)] if len(self) else [0]
         return (slice(a, b) for a, b in itertools.pairwise(edges))

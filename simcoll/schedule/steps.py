@@ -20,7 +20,7 @@ Bools = NDArray[np.bool_]
 
 
 class Step(NamedTuple):
-    """The transfers of one step as columns of equal length; order is index order. `send` makes one.
+    """The transfers of one step, as columns of equal length. `send` makes a step.
 
     >>> send([1, 2], 0, 0, reduce=True).dst.tolist()
     [0, 0]
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
     @property
     def first(self) -> Step:
-        """The step itself, as that of a `Repeat` is the first of its steps."""
+        """The step itself. (A `Repeat` has a property of this name: the first of its steps.)"""
         return self
 
     @property
@@ -44,17 +44,18 @@ class Step(NamedTuple):
 
     @property
     def transfers(self) -> int:
-        """Number of transfers: a step is played once."""
+        """Number of transfers, as `rows`. (In a `Repeat` the two differ.)"""
         return len(self.src)
 
     @property
     def steps(self) -> int:
-        """Number of steps: one."""
+        """Number of steps: 1."""
         return 1
 
     def in_order(self) -> Step:
-        """The first row of every sender, then the second row of every sender, and so on. Engines take rows in this
-        order, which is roughly the order in which they happen. The rows of one sender keep their order."""
+        """Return the step with its rows sorted: first the first row of every sender, then the second row of every
+        sender, and so on. Engines take rows in this order, which is roughly the order in which they happen. The rows of
+        one sender keep their order."""
         return _in_order(self, _sender_order(self.src))
 
 
@@ -143,7 +144,8 @@ def _in_order(step: Step, order: NDArray[np.intp]) -> Step:
 def send(
     src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | None = None, *, reduce: bool = False
 ) -> Step:
-    """One step in which each `src` sends `slot` to `dst` (into `to_slot` if it differs); arguments broadcast.
+    """Return a step in which each `src` sends the chunk in its slot `slot` to `dst`, into the slot `to_slot` (default:
+    `slot`). Each argument is a number or a list. With `reduce` the target adds the chunk to its own.
 
     >>> send([1, 2], 0, 0, reduce=True).src.tolist()
     [1, 2]

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
@@ -14,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from simcoll.config.arrays import Numbers, Sets, distinct
-from simcoll.config.groups import grouped
 
 UNREACHED: Final = 2**62  # ps, for no path; its sum with a latency still fits 64 bits
 MOST_ROUNDS: Final = 64  # more hops than any path in a tree fabric has; each round looks at all links
@@ -104,18 +102,10 @@ class LinksByEnd:
             if (now == least[:, self.heads]).all():
                 return least
             least[:, self.heads] = now
-        return np.array([self._dijkstra(taken.tolist(), source) for source in sources.tolist()])
+        from scipy.sparse import csr_array  # takes 0.1 s to load, and few topologies have such long ways
+        from scipy.sparse.csgraph import dijkstra
 
-    def _dijkstra(self, latencies: list[int], source: int) -> list[int]:
-        out = grouped(range(len(latencies)), self.tails.tolist().__getitem__)
-        heads = np.repeat(self.heads, np.diff(np.append(self.starts, len(latencies)))).tolist()
-        least, queue = [UNREACHED] * self.devices, [(0, source)]
-        least[source] = 0
-        while queue:
-            came, u = heapq.heappop(queue)
-            if came == least[u]:
-                for link in out.get(u, ()):
-                    if came + latencies[link] < least[heads[link]]:
-                        least[heads[link]] = came + latencies[link]
-                        heapq.heappush(queue, (came + latencies[link], heads[link]))
-        return least
+        heads = np.repeat(self.heads, np.diff(np.append(self.starts, len(taken))))
+        ways = csr_array((taken, (self.tails, heads)), shape=(self.devices, self.devices))
+        found: Numbers = np.minimum(dijkstra(ways, indices=sources), UNREACHED).astype(np.int64)
+        return found

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers, Sets
-from simcoll.config.groups import alike, grouped, nested
+from simcoll.config.groups import alike, grouped
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import networkx_attributes
 from simcoll.topology.cuts_and_distances import LinksByEnd, Machines
@@ -40,7 +40,7 @@ _OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kind
 
 
 class Topology:
-    """Devices and links with numbers, and routes over them. Links are numbered in the order of the wiring.
+    """Devices and links, and the routes over them. Devices have names; links are numbered.
 
     >>> Topology.load("hgx-h100", nodes=2).link("node0.gpu0", "node0.nvswitch0").kind
     'nvlink'
@@ -78,10 +78,8 @@ class Topology:
 
     @classmethod
     def load(cls, name: str, **keys: Any) -> Topology:
-        """A shipped system, or a topology file; `keys` are those of a scenario's `topology`, e.g. `nodes=2`.
-
-        Raises InputError.
-        """
+        """Return the topology of a shipped system or of a topology file. `keys` are keys of a scenario's `topology`,
+        e.g. `nodes=2`."""
         from simcoll.topology import topology_builder
 
         spec = {"file" if input_files.names_yaml(str(name)) else "system": str(name), **keys}
@@ -98,10 +96,11 @@ class Topology:
         routing: RoutingPolicy | None = None,
         routes: Mapping[str, Sequence[str]] | None = None,
     ) -> Topology:
-        """A topology of your own: a copy of `graph`; an undirected edge becomes two links.
+        """Return a topology made from a copy of a networkx graph. An undirected edge becomes two links.
 
-        Every device needs a `kind`, every edge a `link=Link(…)`, or `bandwidth` and `latency`. `graph.graph` may say
-        `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises TopologyError.
+        Every device needs a `kind`. Every edge needs a `link=Link(…)`, or `bandwidth` and `latency`. The attributes of
+        the graph may contain `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises
+        TopologyError.
         """
         said = networkx_attributes.read(graph.graph)
         about = name or said.name, routing or said.routing or "shortest", said.routes if routes is None else routes
@@ -113,11 +112,11 @@ class Topology:
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
-        """Devices and links as a networkx graph that cannot be changed; made when it is asked for."""
+        """The devices and links as a networkx graph. The graph cannot be changed."""
         return self.rewired().graph(networkx_attributes.written(self))
 
     def rewired(self) -> Wiring:
-        """A copy of the devices and links of this topology, to be changed into another one."""
+        """Return a copy of the devices and links that can be changed, to make another topology of it."""
         wiring = self.wiring.copy()
         for (u, v), link in zip(self.links, self.every_link, strict=True):
             wiring.join(u, v, link)
@@ -126,24 +125,24 @@ class Topology:
     # --- devices ---
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
-        """All devices of a kind, in order."""
+        """Return the names of all devices of a kind."""
         return tuple(device for device, own in self.kinds.items() if own == kind)
 
     def node_of(self, device: str) -> int | None:
-        """The index of the machine that a device sits in; None for a switch between machines."""
+        """Return the number of the node that a device belongs to; None for a switch between nodes."""
         return self._node[self._known(device)]
 
     def nodes_of(self, devices: Sequence[str]) -> int:
-        """Number of machines that devices sit in; those between machines count as one."""
+        """Return the number of nodes that the devices belong to. All devices between nodes count as one node."""
         return len(set(map(self.node_of, devices)))
 
     @cached_property
     def nodes(self) -> int:
-        """Number of machines."""
+        """Number of nodes."""
         return len(set(self._node.values()) - {None})
 
     def agents_for(self, devices: Sequence[str]) -> tuple[str, ...]:
-        """In-network devices that every one of `devices` is linked with, both ways."""
+        """Return the switches that can reduce and that each of the devices has links to and from."""
         near: list[Sequence[str]] = [self._agents_near.get(device, ()) for device in devices] or [self.agents]
         return tuple(agent for agent in near[0] if all(agent in some for some in near))
 
@@ -152,15 +151,15 @@ class Topology:
         return self.wiring.linked_with(self.agents)
 
     def default_groups(self, devices: Sequence[str]) -> RankGroups:
-        """Ranks (positions in `devices`) by node; with one rank a node, by the switch that their node hangs on.
+        """Return the default groups of ranks: one for each node. A rank is a position in `devices`.
 
-        With one rank on each node of a torus groups are nested by dimension, and a ring is one group. Empty where
-        all that gives no two groups.
+        If each node has one rank, there is a group for each leaf switch. On a torus with one rank in each node, groups
+        are nested by dimension; a ring is one group. Empty if there are not at least two groups.
         """
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
-            return nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
+            return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
         keys = nodes if len(set(nodes)) < len(nodes) else self._leaves(devices)
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
@@ -172,17 +171,17 @@ class Topology:
 
     @cached_property
     def members(self) -> dict[int | None, list[str]]:
-        """The devices of each machine, and those of none."""
+        """The names of the devices of each node, by its number. The key None has the devices between nodes."""
         return grouped(self._node, self._node.__getitem__)
 
     # --- links ---
 
     def has_link(self, u: str, v: str) -> bool:
-        """Whether there is a link from one device to another."""
+        """Return whether there is a link from device `u` to device `v`."""
         return (u, v) in self._id
 
     def link(self, u: str, v: str) -> Link:
-        """The link between two devices; raises TopologyError if there is none."""
+        """Return the link from device `u` to device `v`. Raises TopologyError if there is none."""
         if (u, v) not in self._id:
             names = [f"{a}->{b}" for a, b in self.links if u in (a, b)]
             raise TopologyError(f"{self.name} has no link {u}->{v}", did_you_mean(f"{u}->{v}", names))
@@ -190,20 +189,21 @@ class Topology:
 
     @cached_property
     def every_link(self) -> tuple[Link, ...]:
-        """The links, by number."""
+        """All links, in the order of their numbers."""
         if "bandwidths" not in vars(self):
             return tuple(link for *_, link in self.wiring)
         rates = zip(self.bandwidths.tolist(), self.latencies.tolist(), self.link_kinds, strict=True)
         return tuple(Link(bandwidth, kind=kind, latency_ps=latency) for bandwidth, latency, kind in rates)
 
     def with_links(self, links: Iterable[Link]) -> Topology:
-        """A copy with other links, one for each; routes stay."""
+        """Return a copy with other links, one for each old link. Routes do not change."""
         changed = self._changed()
         changed.every_link = tuple(link for _, link in zip(self.links, links, strict=True))
         return changed
 
     def with_rates(self, bandwidths: Numbers, latencies: Numbers) -> Topology:
-        """A copy with other bandwidths and latencies, int64 (links,) in B/s and ps (at least 1); routes stay."""
+        """Return a copy with other bandwidths (B/s) and latencies (ps, at least 1), given as arrays with a number for
+        each link. Routes do not change."""
         kinds, changed = self.link_kinds, self._changed()
         changed.bandwidths, changed.latencies, changed.link_kinds = bandwidths, latencies, kinds
         return changed
@@ -218,46 +218,48 @@ class Topology:
 
     @cached_property
     def link_names(self) -> tuple[str, ...]:
-        """`host3->switch` for each link."""
+        """The name of each link, such as `host3->switch`."""
         return tuple(f"{u}->{v}" for u, v in self.links)
 
     @cached_property
     def link_kinds(self) -> tuple[str, ...]:
-        """Kinds of the links, by link."""
+        """The kind of each link."""
         return tuple(link.kind for link in self.every_link)
 
     @cached_property
     def bandwidths(self) -> NDArray[np.int64]:
-        """B/s of each link, int64 (links,)."""
+        """The bandwidth of each link in B/s, as an array."""
         return np.fromiter(map(attrgetter("bandwidth"), self.every_link), np.int64, len(self.links))
 
     @cached_property
     def trunks(self) -> NDArray[np.bool_]:
-        """Whether each link joins two devices of no machine, bool (links,)."""
+        """For each link, whether it joins two devices that are in no node."""
         outside: NDArray[np.bool_] = self._machines.of < 0
         found: NDArray[np.bool_] = np.logical_and(*outside[self._ends.T])
         return found
 
     def of_ends(self, known: ArrayLike) -> NDArray[Any]:
-        """Values by device, `known`, as values of the devices at both ends of each link, (links, 2)."""
+        """Return the values of the two devices at the ends of each link, as an array (links, 2). `known` has a value
+        for each device."""
         found: NDArray[Any] = np.asarray(known)[self._ends]
         return found
 
     def between_kinds(self, *kinds: str) -> NDArray[np.bool_]:
-        """Whether the devices at both ends of each link are of these kinds, bool (links, 2)."""
+        """Return an array (links, 2): whether the devices at the two ends of each link are of these kinds."""
         return self.of_ends([kind in kinds for kind in self.kinds.values()])
 
     @cached_property
     def latencies(self) -> NDArray[np.int64]:
-        """ps of each link, int64 (links,)."""
+        """The latency of each link in ps, as an array."""
         return np.fromiter(map(attrgetter("latency_ps"), self.every_link), np.int64, len(self.links))
 
     # --- routes ---
 
     def route(self, src: str, dst: str) -> Route:
-        """Link numbers from one device to another; from a device to itself its memory link, if it has one.
+        """Return the numbers of the links on the route from one device to another. From a device to itself the route is
+        its memory link, if it has one.
 
-        Raises TopologyError for an unknown device, and where there is no way.
+        Raises TopologyError for an unknown device, or if there is no route.
         """
         if (src, dst) in self._routes:
             return self._routes[src, dst]
@@ -271,17 +273,17 @@ class Topology:
         return route
 
     def equal_routes(self, src: str, dst: str) -> int:
-        """The number of equal routes between nodes from one device to another, of which a hash takes one; 1 where no
-        hash decides."""
+        """Return the number of equal routes between nodes from `src` to `dst`. A hash chooses one of them. The number
+        is 1 if no hash decides."""
         return 1 if src == dst or (src, dst) in self._routes_given else self._router.equal_routes(src, dst)
 
     def flow_route(self, src: str, dst: str, flow: int) -> Route:
-        """Route number `flow` of the `equal_routes`."""
+        """Return one of the equal routes from `src` to `dst`, by its number `flow`."""
         return self._router.route(src, dst, flow) or self.route(src, dst)
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """The routes from `devices[src[i]]` to `devices[dst[i]]`, for each i, laid end to end: where each begins,
-        (rows + 1,), and the links. Raises TopologyError as `route` does."""
+        """Return the routes from `devices[src[i]]` to `devices[dst[i]]`, for each i. The first array says where each
+        route begins in the second array, which lists the numbers of the links. Raises TopologyError as `route` does."""
         count, tabled = np.full(len(src), -1, np.int64), np.zeros(0, np.int64)
         if len(src) >= MANY and not self._routes_given:
             number = np.array([self._number[self._known(device)] for device in devices], np.int32)
@@ -313,12 +315,12 @@ class Topology:
         return Machines(self._node.values(), self._ends)
 
     def kinds_within_nodes(self) -> frozenset[str]:
-        """Kinds of links that join devices of one machine."""
+        """The kinds of links that join two devices of one node."""
         return frozenset(self.link_kinds[link] for link in self.links_within_nodes.tolist())
 
     @property
     def links_within_nodes(self) -> Numbers:
-        """The links that join devices of one machine, by number."""
+        """The numbers of the links that join two devices of one node."""
         return self._machines.inner
 
     @cached_property
@@ -361,11 +363,12 @@ class Topology:
     # --- for lower bounds ---
 
     def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
-        """Latency in ps of the quickest way, (sources, targets), over any devices, as ranks may hand data on."""
+        """Return an array (sources, targets) of latencies in ps: of the quickest path over any devices, because ranks
+        may pass data on."""
         return self._least(self.latencies, sources, targets)
 
     def least_hops(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
-        """The number of links on the shortest way, (sources, targets), over any devices."""
+        """Return an array (sources, targets): the number of links on the shortest path over any devices."""
         return self._least(np.ones(len(self.links), np.int64), sources, targets)
 
     def _least(self, latencies: Numbers, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
@@ -377,9 +380,14 @@ class Topology:
         return LinksByEnd(len(self.kinds), self._ends)
 
     def enclosures(self, devices: Sequence[str]) -> Sets:
-        """Sets of devices, by number, whose cuts may bound a collective: see `Machines.enclosures`."""
+        """Return sets of devices, by their numbers. The links into and out of each set may bound the time of a
+        collective."""
         return self._machines.enclosures(np.array([self._number[self._known(device)] for device in devices], np.int64))
 
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
-        """The links out of each set of devices, and those into it, all by number."""
+        """Return, for each set of devices, the numbers of the links out of it and of the links into it."""
         return self._machines.crossing(sets)
+
+
+def _nested(ranks: Iterable[Any]) -> RankGroups:
+    return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in ranks)

@@ -335,24 +335,21 @@ def counted(file: SystemFile) -> CountedMachine:
         raise TopologyError(problem, "give it `node`, the number of its machine", about=(misplaced[0],))
     names = _names(file.name, members, kinds)
     inside: dict[int, dict[tuple[str, str], Link]] = {node: {} for node in members}
+    has = {node: Counter(kinds[device] for device in devices) for node, devices in members.items()}
+    for device, data in plan.devices:
+        if data["in_network"] and home[device] is not None:
+            has[home[device]][f"{names[device]} with in_network"] += 1
     out: list[Link] = []
-    cables = {node: Counter[str | None]() for node in members}
     for u, v, link in plan.links:
         if home[u] is not None and home[u] == home[v]:
             inside[home[u]][names[u], names[v]] = link
+            has[home[u]][f"{link.kind} {names[u]}->{names[v]}"] += 1
         elif "nic" in (kinds[u], kinds[v]):
             out.append(link)
             nic = u if kinds[u] == "nic" else v
-            cables[home[nic]][f"{link.kind} {'from' if nic == u else 'to'} {names[nic]}"] += 1
-    first, *others = members
-    _check_alike(file.name, first, others, {node: Counter(map(kinds.get, some)) for node, some in members.items()})
-    marks = {node: Counter[str | None]() for node in members}
-    for device, data in plan.devices:
-        if data["in_network"] and home[device] is not None:
-            marks[home[device]][f"{names[device]} with in_network"] += 1
-    _check_alike(file.name, first, others, marks)
-    _check_alike(file.name, first, others, {node: _wires(links) for node, links in inside.items()})
-    _check_alike(file.name, first, others, cables)
+            has[home[nic]][f"{link.kind} {'from' if nic == u else 'to'} {names[nic]}"] += 1
+    first = next(iter(members))
+    _check_alike(file.name, first, has)
     counts = Counter(kinds[device] for device in members[first])
     marked = [names[device] for device, data in plan.devices if home[device] == first and data["in_network"]]
     document: dict[str, Any] = {
@@ -388,13 +385,9 @@ def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[st
     return names
 
 
-def _wires(links: Mapping[tuple[str, str], Link]) -> Counter[str | None]:
-    return Counter(f"{link.kind} {u}->{v}" for (u, v), link in links.items())
-
-
-def _check_alike(machine: str, first: int, others: Iterable[int], has: Mapping[int, Counter[str | None]]) -> None:
+def _check_alike(machine: str, first: int, has: Mapping[int, Counter[str]]) -> None:
     """Raise TopologyError with the first difference between a node and the first node."""
-    for node in others:
+    for node in has:
         for one, other in ((first, node), (node, first)):
             if more := has[one] - has[other]:
                 what, count = next(iter(more.items()))

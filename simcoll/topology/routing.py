@@ -223,6 +223,17 @@ class DistanceField:
         raise AssertionError("paths counts the routes through steps")
 
 
+def mirrored(number: int, count: int) -> int:
+    """Return the number of a GPU by which NCCL chooses among `count` equally near NICs (src/graph/topo.cc): if `count`
+    is a power of two, the lowest bits of `number` in reverse order.
+
+    >>> [mirrored(number, 4) for number in range(4)], mirrored(5, 3)
+    ([0, 2, 1, 3], 5)
+    """
+    bits = (count - 1).bit_length()
+    return sum((number >> bit & 1) << (bits - 1 - bit) for bit in range(bits)) if count == 1 << bits else number
+
+
 class MachineRoutes:
     """Routes inside a machine, found once for all machines of equal structure; numbers are positions in the machine."""
 
@@ -252,15 +263,11 @@ class MachineRoutes:
 
     @cached_property
     def nic_of(self) -> dict[int, int]:
-        """The nearest NIC of each GPU. Among several equally near NICs the GPU's number chooses, as in NCCL
-        (src/graph/topo.cc); its bits are mirrored if the number of these NICs is a power of two."""
+        """The nearest NIC of each GPU. Among several equally near NICs the GPU's `mirrored` number chooses."""
         nics = {}
         for number, gpu in enumerate(self.gpus):
             if near := self._nearest(gpu):
-                bits = (len(near) - 1).bit_length()
-                power = len(near) == 1 << bits
-                mirrored = sum((number >> bit & 1) << (bits - 1 - bit) for bit in range(bits)) if power else number
-                nics[gpu] = near[mirrored % len(near)]
+                nics[gpu] = near[mirrored(number, len(near)) % len(near)]
         return nics
 
     def _nearest(self, gpu: int) -> list[int]:

@@ -22,13 +22,11 @@ GPU_LINKS: Final = ("nvlink", "xgmi")  # kinds of links between GPUs, or to thei
 
 @dataclass(frozen=True, init=False)
 class Link:
-    """One direction of a cable or bus: bandwidth (0: a fault or a scenario took it down), latency (0 is taken as 1 ps),
-    what it is made of.
+    """One direction of a cable or bus: its bandwidth, its latency, and its `kind`, such as `nvlink`.
 
-    Both are needed, as in topology files: no latency is right for every cable.
-    Each quantity is a text with its unit or a number of base units, as everywhere in Python: B/s and seconds.
-    `latency_ps` is the latency that is kept, whole picoseconds, and may be given in place of `latency`. Raises
-    TopologyError for anything else.
+    `bandwidth` and `latency` are texts with units, or numbers in B/s and seconds. Both are needed. A bandwidth of 0
+    means that a fault or a scenario took the link down. A latency of 0 becomes 1 ps. In place of `latency` you can give
+    `latency_ps`, a whole number of picoseconds. Raises TopologyError for anything else.
 
     >>> Link("25 GB/s", "1.5 us") == Link(25e9, 1.5e-6) == Link(25e9, latency_ps=1_500_000)
     True

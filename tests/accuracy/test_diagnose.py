@@ -127,7 +127,6 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     assert (found.status == 0) == (document["verdict"] == "healthy") <= (not off)
     assert document["verdict"] in (None, document["hypotheses"][0]["hypothesis"])
     assert off or document["verdict"] is not None
-    assert document["verdict"] is None or not document["by_themselves"]
     scores = [each["score"] for each in document["hypotheses"] if each["explains"]]
     assert scores == sorted(scores)
     first, *others = document["hypotheses"]
@@ -675,22 +674,6 @@ def test_a_setting_within_the_bands_is_named(tmp_path: Path):
 
 
 MIDDLE = tuple(2**exponent for exponent in range(12, 27))
-
-
-def test_collectives_are_explained_by_themselves(tmp_path: Path):
-    """Where one cause explains one collective, and nothing another, the verdict names the first."""
-    path = tmp_path / "both.csv"
-    late = {size: time + 15 for size, time in times(A100).items()}
-    lines = table(tmp_path, A100, late).read_text(encoding="utf-8").splitlines()
-    gathers = times(A100, LARGE, collective="all_gather")
-    apart = {size: time * (0.3 if number % 2 else 6) for number, (size, time) in enumerate(gathers.items())}
-    lines += table(tmp_path, A100, apart, call="all_gather").read_text(encoding="utf-8").splitlines()[1:]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    found = diagnosed(path, "dgx-a100")
-    assert found["verdict"] is None
-    assert found["by_themselves"] == {"all_reduce": ["launch"]}
-    said = " ".join(diagnosis_text(found).split())
-    assert said.count("all_reduce by itself: launch") == 2  # first and last
 
 
 @pytest.mark.parametrize("setup", [H100X2, SLINGSHOT], ids=["infiniband", "slingshot"])

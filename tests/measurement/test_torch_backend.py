@@ -14,12 +14,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import networks
 import numpy as np
 import numpy_run
 import pytest
+import workloads
 from command import PATIENCE_S, ROOT
 from extras import Late, needs
 from hypothesis import given, settings
@@ -29,7 +31,7 @@ from simcoll.engine import event
 from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
-from simcoll.errors import RefusedError, StuckError
+from simcoll.errors import InputError, RefusedError, StuckError
 from simcoll.measurement.rank_process import complaint, sample
 from simcoll.measurement.rank_program import part_of
 from simcoll.measurement.rank_tasks import RankTask
@@ -442,6 +444,17 @@ def test_a_wrong_result_is_told():
     assert complaint(task, 1, right[:9]) == "the result has 9 elements, the contract says 10"
 
 
+def refused(backend: Any, harness: str, collective: str = "all_reduce", **keys: Any) -> str:
+    """Why a call of three ranks cannot be measured; empty if it can."""
+    asked = {"topology": {"system": "loopback"}, "ranks": 3, "size": "1248 B", "algorithm": "auto", **keys}
+    measure = {"harness": harness, **keys.get("measure", {})}
+    try:
+        (point,) = workloads.points({**asked, "collective": collective, "measure": measure})
+    except InputError as error:
+        return str(error)
+    return refusal(point.scenario, backend, point.scenario.subgroups or ((0, 1, 2),)) or ""
+
+
 def _held_by_the_readme(backend: Any, types: list[str]) -> None:
     """The table on the page says for every operator and type what is served."""
     cells = re.findall(r"^\| ([a-z, ]+) \| (all|floats|integers) \| (\w+) \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
@@ -454,7 +467,7 @@ def _held_by_the_readme(backend: Any, types: list[str]) -> None:
     }
     assert set(told) == {(op, dtype) for op in OPERATORS for dtype in types}
     for (op, dtype), serves in told.items():
-        served = [refusal(harness, backend, "all_reduce", op, dtype) is None for harness in ("p2p", "library")]
+        served = [not refused(backend, harness, op=op, dtype=dtype) for harness in ("p2p", "library")]
         assert served == [word == "yes" for word in serves]
 
 
@@ -466,19 +479,20 @@ def test_what_is_served(backend: Any):
     for op in OPERATORS:
         for dtype in types:
             bits_of_floats = op in ("band", "bor", "bxor") and "float" in dtype
-            assert bool(refusal("p2p", backend, "all_reduce", op, dtype)) == bits_of_floats
+            assert bool(refused(backend, "p2p", op=op, dtype=dtype)) == bits_of_floats
             lacks = (
                 bits_of_floats
                 or (backend == "nccl" and op in ("band", "bor", "bxor"))
                 or (backend == "gloo" and op == "avg" and "float" not in dtype)
             )
-            assert bool(refusal("library", backend, "all_reduce", op, dtype)) == lacks
+            assert bool(refused(backend, "library", op=op, dtype=dtype)) == lacks
     _held_by_the_readme(backend, types)
-    assert "equal blocks" in str(refusal("library", backend, "all_gather", "sum", "float32", equal=False))
-    assert "unequal blocks" in str(refusal("library", backend, "gather", "sum", "float32", weighted=True))
-    assert not refusal("library", backend, "all_to_all", "sum", "float32", weighted=True, equal=False)
-    assert "in order" in str(refusal("library", backend, "gather", "sum", "float32", ordered=False))
-    assert "in place" in str(refusal("library", backend, "gather", "sum", "float32", in_place=True))
-    assert not refusal("library", backend, "all_gather", "sum", "float32", in_place=True)
-    assert "model.barrier" in str(refusal("p2p", backend, "all_reduce", "sum", "float32", barriers=True))
-    assert "model.chunk" in str(refusal("p2p", backend, "all_reduce", "sum", "float32", buckets=2))
+    library, weights = partial(refused, backend, "library"), [2, 1, 1]
+    assert "needs equal blocks" in library("all_gather", size="1252 B")
+    assert "unequal blocks" in library("gather", weights=weights)
+    assert not library("all_to_all", weights=weights, size="1252 B")
+    assert "in order" in library("gather", subgroups=[[1, 0, 2]])
+    assert "in place" in library("gather", in_place=True)
+    assert not library("all_gather", in_place=True)
+    assert "model.barrier" in refused(backend, "p2p", model={"barrier": True})
+    assert "model.chunk" in refused(backend, "p2p", measure={"buckets": 2})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,6 @@ from simcoll.accuracy import measured_points, scores
 from simcoll.accuracy.fit import calibrate, fit_rows
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions
-from simcoll.accuracy.studies.study_file import system_of
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
 from simcoll.config.groups import grouped
@@ -39,6 +39,8 @@ from simcoll.prediction.predict import row as result_of
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.profile import Profile, find_profile, load_network, load_profile
 from simcoll.scenario.scenario_files import Point
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.topology_builder import load_system
 
 FILE: Final = "clusters.yaml"
 FEW_SIZES: Final = 16  # of a series: three octaves in four decades, which no law of the model passes over
@@ -174,7 +176,7 @@ def _cluster(row: MeasuredRow, clusters: Iterable[KnownCluster], path: Path) -> 
     for known in clusters:
         if any(fnmatch(label, pattern) for label in labels for pattern in known.rows):
             return known
-    return KnownCluster(name=row.system or path.stem, rows=(), system=system_of(row.system or "", path))
+    return KnownCluster(name=row.system or path.stem, rows=(), system=_system_of(row.system or "", path))
 
 
 def _predicted(
@@ -337,3 +339,21 @@ def by_profile(
             assert result.time_us is not None  # its times are not random
             found.append((result.time_us, ends))
     return found
+
+
+def _system_of(text: str, table: Path) -> str:
+    """Return the shipped system whose GPU a text names (`h100_sxm`, `GB200`); of several the longest GPU name counts.
+
+    Raises InputError if the text names none.
+    """
+    plain = _letters(text)
+    gpus = {name: load_system(name).gpu for name in shipped_systems()}
+    words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}
+    fits = [name for name, word in words.items() if word in plain]
+    if not fits:
+        raise InputError(f"{table}: no shipped system matches the machine {text!r}", f"name one of {', '.join(words)}")
+    return max(fits, key=lambda name: len(words[name]))
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())

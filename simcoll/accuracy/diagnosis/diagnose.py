@@ -222,10 +222,6 @@ def _document(
         "also": [fit.hypothesis.family for fit in ranking.as_good(ranked, base)] if explained else [],
         "sure": ranking.sure(ranked, base),
         "remains": [region for region in left if region["off"]],
-        "by_themselves": {
-            collective: [fit.hypothesis.family for fit in fits]
-            for collective, fits in ({} if explained else ranking.by_themselves(table, ranked, base)).items()
-        },
         "refused": dict(refused),
         "wrong": None,
     }

@@ -27,9 +27,6 @@ FAR_OFF: Final = 3.0  # a region is not explained if its median is off by this f
 # Standard errors by which another fit must be worse, point by point: about 95 % of a normal spread, or 68 %.
 CLEAR: Final = 2.0
 LIKELY: Final = 1.0  # for a weaker verdict
-# An explanation may leave at most this share of the error in regions that are off, else a hypothesis that is a little
-# nearer by chance would be a verdict.
-CLEARLY: Final = 0.5
 
 NOISE: Final = 0.05  # |log| by which a sound machine's runs differ in nine of ten cases: a convention
 UNTRIED: Final = (0.75, 1.33)  # the interval for a profile without one: a convention
@@ -57,12 +54,7 @@ class Bands:
         """Take the factors from each prediction to the ends of its 90 % interval; None for a prediction without one."""
         ends = np.array([UNTRIED if interval is None else interval for interval in intervals], np.float64)
         self._ends: Floats = np.hypot(np.maximum(np.log(ends) * (-1, 1), 0), NOISE)
-        self._intervals = tuple(intervals)
         self.low, self.high = self._wide(self._ends, WIDER)
-
-    def of(self, points: Sequence[int]) -> Bands:
-        """Return the bands of the points numbered `points`."""
-        return Bands([self._intervals[point] for point in points])
 
     @staticmethod
     def _wide(ends: Floats, wider: float) -> tuple[Floats, Floats]:
@@ -192,18 +184,6 @@ class MeasuredTable:
         """Return the verdicts on all regions against predicted times (n,), in us."""
         return tuple(judged(group, self.measured / predicted, self.bands) for group in self.groups)
 
-    def of(self, points: Sequence[int]) -> MeasuredTable:
-        """Return the table of the points numbered `points`, which form whole series."""
-        new = {point: number for number, point in enumerate(points)}
-        series, groups = (
-            tuple(tuple(new[point] for point in members) for members in each if members[0] in new)
-            for each in (self.series, self.groups)
-        )
-        numbers = list(points)
-        scenarios = tuple(self.scenarios[point] for point in numbers)
-        times = self.measured[numbers], self.predicted[numbers]
-        return MeasuredTable(*times, self.small[numbers], series, groups, self.bands.of(numbers), scenarios, self.gpus)
-
     def but_for_accidents(self, fit: Fit) -> Fit:
         """Return the fit with each region judged by `but_for_accident`."""
         of_point = {point: members for members in self.series for point in members}
@@ -244,14 +224,15 @@ class Fit:
     def explains(self, healthy: Fit) -> bool:
         """Return whether the hypothesis explains the regions that are off under the fit `healthy`.
 
-        It must leave at most CLEARLY of the error in these regions, bring at least one of them back to normal, put no
-        other region off, and leave none off by a factor of FAR_OFF or more. If no region is off, it must put none off,
-        and be likelier than the healthy machine over all points.
+        It must take away at least as much of the error in these regions as it leaves, as it may be nearer by chance. It
+        must bring at least one of them back to normal, put no other region off, and leave none off by a factor of
+        FAR_OFF or more. If no region is off, it must put none off, and be likelier than the healthy machine over all
+        points.
         """
         if not healthy.off:
             return not self.off and healthy.behind(self, PENALTY) != "open"
         points = [point for number in healthy.off for point in healthy.regions[number].points]
-        better = bool(points) and bool(self.errors[points].mean() <= CLEARLY * healthy.errors[points].mean())
+        better = bool(points) and bool(2 * self.errors[points].mean() <= healthy.errors[points].mean())
         near = all(1 / FAR_OFF < self.regions[number].ratio < FAR_OFF for number in self.off)
         return better and near and set(self.off) < set(healthy.off)
 
@@ -302,11 +283,6 @@ def launch_delay(measured: Floats, small: Flags, predicted: Floats) -> float:
 def applied(hypothesis: Hypothesis, predicted: Floats, launch: float, table: MeasuredTable) -> Fit:
     """Return the fit of a hypothesis that predicts `predicted` (n,) us, of which `launch` us were added."""
     return Fit(hypothesis, predicted, launch, log_errors(table.measured, predicted), table.regions(predicted))
-
-
-def in_part(fit: Fit, points: Sequence[int], table: MeasuredTable) -> Fit:
-    """Return the fit of the points numbered `points`; `table` is their table."""
-    return applied(fit.hypothesis, fit.predicted[list(points)], fit.launch, table)
 
 
 def log_errors(measured: Floats, predicted: Floats) -> Floats:

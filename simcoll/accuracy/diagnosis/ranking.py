@@ -17,7 +17,6 @@ from simcoll.accuracy.diagnosis.judgement import (
     Fit,
     MeasuredTable,
     applied,
-    in_part,
     launch_delay,
     log_errors,
     shifts,
@@ -30,14 +29,15 @@ from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 
-# A hypothesis is tried on all points only if its error on the PROBES is below this share of the healthy machine's. The
-# share is above CLEARLY, as other points may be nearer.
+# A hypothesis is tried on all points only if its error on the PROBES is below this share of the healthy machine's. An
+# explanation halves the error; the share is above a half, as other points may be nearer.
 NEARER: Final = 0.75
 BEHIND: Final = 2.0  # a hypothesis with more than so many times the best error is not tried on all points
 PROBES: Final = 8  # number of points on which a hypothesis is tried first: some of each region, in a part of the time
 SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
 ROUNDING: Final = 1e-9  # share by which two sums of the same errors may differ
 SAME: Final = 1e-3  # times that differ by a smaller share count as equal: far below the noise of runs
+ChangedCall = Callable[[Scenario], Scenario]
 ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
@@ -46,9 +46,8 @@ class HypothesisTimes:
 
     def __init__(self, table: MeasuredTable):
         self._table = table
-        self._asked: dict[tuple[Callable[[Scenario], Scenario], int], RetimedPoint] = {}  # by change, and point
+        self._asked: dict[tuple[ChangedCall, int], RetimedPoint] = {}  # by change, and point
         self._points: dict[str, RetimedPoint] = {}  # by scenario, which several changes may give
-        self._settings: dict[tuple[str, ChangedCosts], CostSetting] = {}  # by profile, and change
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
 
     def kinds(self, points: Iterable[int]) -> list[str]:
@@ -68,10 +67,7 @@ class HypothesisTimes:
     def _time(self, hypothesis: Hypothesis, number: int) -> float:
         point, change = self._bound(hypothesis, number), hypothesis.setting
         if (point, change) not in self._times:
-            which = point.scenario.profile, change
-            if which not in self._settings:
-                self._settings[which] = change(point.setting)
-            self._times[point, change] = point.time_ps(self._settings[which]) / 1e6
+            self._times[point, change] = point.time_ps(change(point.setting)) / 1e6
         return self._times[point, change]
 
     def _bound(self, hypothesis: Hypothesis, number: int) -> RetimedPoint:
@@ -284,21 +280,6 @@ def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
     accidents = [region.accident for region in sound.regions if region.accident is not None]
     score = sound.error - float(sound.errors[accidents].sum()) / len(sound.errors) + 2 * PENALTY * len(accidents)
     return not sound.off and (score < best.score or not best.explains(base))
-
-
-def by_themselves(table: MeasuredTable, fits: Sequence[Fit], base: Fit) -> dict[str, list[Fit]]:
-    """Return for each collective with a region off the fits that explain its points alone, the best first; without
-    collectives that no fit explains."""
-    collectives = [scenario.collective for scenario in table.scenarios]
-    found = {}
-    for name in dict.fromkeys(collectives[base.regions[number].points[0]] for number in base.off):
-        points = [point for point, collective in enumerate(collectives) if collective == name]
-        part = table.of(points)
-        healthy_there = in_part(base, points, part)
-        first, *others = in_order([in_part(fit, points, part) for fit in fits], healthy_there)
-        if first.explains(healthy_there):
-            found[name] = [first, *as_good([first, *others], healthy_there)]
-    return found
 
 
 def sure(fits: Sequence[Fit], base: Fit) -> str:

@@ -30,7 +30,6 @@ LEAST_WIDTH: Final = 0.02  # smaller log residuals are noise of runs, however we
 SINE: Final = 0.01  # a column at an angle with a smaller sine to the earlier columns counts as parallel to them
 OWN_ERROR: Final = 0.05  # log residuals that the model itself leaves if it is fitted to another machine
 EFFECT: Final = 1e-3  # share of a time: a parameter that changes no time by more has no effect
-POLISHING: Final = 12  # most evaluations of the model in the last search, which only has to leave a bend
 WEIGHINGS: Final = 100  # steps to the weights of rows that are alike: variances are then within 1 % of the least
 TINY: Final = 1e-12  # keeps weights above 0, as a weight of 0 would stay 0
 HALVINGS: Final = 5  # most halvings of a step that leads too far; a smaller step would be no progress
@@ -165,26 +164,9 @@ def fit(
             break
         moved = _damped(model, here, measured, wanted, wide, belief)
         if np.array_equal(moved, values):
-            return here if belief else _polished(model, here, measured, bounds, wide)
+            return here
         values = moved
     return here
-
-
-def _polished(model: ModelFunction, here: Line, measured: Floats, bounds: Bounds, width: float) -> Line:
-    """Improve values by small steps with the model itself, where times bend and linear steps lead no further."""
-    goal, scale = np.log(measured), np.maximum(here.values, 0.01 * bounds.scale)
-    lower, upper = bounds.lower / scale, bounds.upper / scale
-    solution = scipy.optimize.least_squares(
-        lambda x: np.log(model(x * scale)) - goal,
-        np.clip(here.values / scale, lower + 1e-9, upper - 1e-9),
-        bounds=(lower, upper),
-        loss="soft_l1",
-        f_scale=width,
-        diff_step=0.01,
-        max_nfev=POLISHING,
-    )
-    better = _cost(model(solution.x * scale), measured, width) < _cost(here.times, measured, width)
-    return line(model, solution.x * scale, bounds) if better else here
 
 
 def in_effect(model: ModelFunction, here: Line, before: Line | None, bounds: Bounds) -> Line:

@@ -6,17 +6,13 @@ no prediction.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
-from simcoll.accuracy.studies.study_file import system_of
-from simcoll.config import yaml_tree
 from simcoll.errors import InputError, RefusedError
-from simcoll.formats.measured import MeasuredRow, read_measured
+from simcoll.formats.measured import MeasuredRow
 from simcoll.nccl import tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES
 from simcoll.nccl.communicator import communicator
@@ -77,37 +73,6 @@ def interpolation(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Poin
     return on_logarithms([(float(getattr(row, column)), row.time_us) for row in rows], getattr(asked, column))
 
 
-def nearest_table(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Copy the measured times of the most similar system with a shipped table, and interpolate between its sizes.
-
-    The most similar system's GPUs have the nearest compute capability; of two equally near ones the newer counts.
-    """
-    own = point.scenario.topology.system
-    capability = _capability(own) if own else None
-    others = [(known, rows) for system, known, rows in _known_tables() if system != own]
-    if capability is None or not others:
-        return None
-    rows = min(others, key=lambda table: (abs(table[0] - capability), -table[0]))[1]
-    copied = [dataclasses.replace(row, system=asked.system, dtype=asked.dtype) for row in rows]
-    return interpolation(copied, asked, point)
-
-
-@functools.cache  # a study needs the tables for each of its rows
-def _known_tables() -> list[tuple[str, int, list[MeasuredRow]]]:
-    """Return the system, compute capability and float16 rows of each shipped table of GPUs on NVLink."""
-    tables = []
-    for path in sorted(yaml_tree.shipped("measured").glob("*_sxm_nccl-[0-9]*.csv")):  # of a release
-        rows = [row for row in read_measured(path) if row.dtype == "float16"]
-        system = system_of(rows[0].system or "", path)
-        tables.append((system, _capability(system) or 0, rows))
-    return tables
-
-
-def _capability(system: str) -> int | None:
-    gpu = load_system(system).gpu
-    return gpu.compute_capability if gpu else None
-
-
 def _series(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> list[MeasuredRow]:
     keys = ("system", "collective", "ranks", "nodes", "dtype")
     return [row for row in fitted if all(getattr(row, key) == getattr(asked, key) for key in keys)]
@@ -129,7 +94,6 @@ RIVALS: Final[Mapping[str, Rival]] = {
     "latency-bandwidth fit": latency_bandwidth,
     "spec sheet": spec_sheet,
     "log-log interpolation": interpolation,
-    "nearest system's table": nearest_table,
 }
 
 

@@ -6,7 +6,6 @@ tables of others.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -17,11 +16,9 @@ from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import InputError, did_you_mean
 from simcoll.scenario.profile import find_profile
-from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.topology_builder import load_system
 
 STUDIES, CASES = "studies", "cases"  # folders
-Venue = Literal["loopback", "lab", "nccl", "one-gpu", "tables"]
+Venue = Literal["loopback", "lab", "nccl", "tables"]
 Percent = Annotated[float, Field(ge=0)]
 
 
@@ -34,7 +31,6 @@ PLACES: Final = {
     "loopback": "processes of one machine, gloo over loopback",
     "lab": "hosts made of network namespaces, gloo over TCP on shaped links",
     "nccl": "GPUs, NCCL",
-    "one-gpu": "ranks that share a GPU, NCCL over sockets",
     "tables": "tables measured by others",
 }
 
@@ -136,21 +132,3 @@ def case_file(folder: Path, name: str) -> Path:
         known = [file.stem for file in (folder / CASES).glob("*.yaml")]
         raise InputError(f"{path}: there is no such case", did_you_mean(name, known))
     return path
-
-
-def system_of(text: str, table: Path) -> str:
-    """Return the shipped system whose GPU a text names (`h100_sxm`, `GB200`); of several the longest GPU name counts.
-
-    Raises InputError if the text names none.
-    """
-    plain = _letters(text)
-    gpus = {name: load_system(name).gpu for name in shipped_systems()}
-    words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}
-    fits = [name for name, word in words.items() if word in plain]
-    if not fits:
-        raise InputError(f"{table}: no shipped system matches the machine {text!r}", f"name one of {', '.join(words)}")
-    return max(fits, key=lambda name: len(words[name]))
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())

@@ -6,7 +6,6 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -55,12 +54,11 @@ def goals(finding: Finding) -> list[Goal]:
     errors = scores.errors(row.point.error for row in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
     intervals = scores.intervals([row.point for row in _unseen(finding, held)]) or {}
-    steps = _bucket_series(finding.scored)
     asked = finding.study.goals
     median = asked.median
     if median is not None and asked.spreads is not None and (spread := _spread(held)) is not None:
         median = max(median, asked.spreads * spread)
-    bucket_regret = max((series.regret for series in steps), default=None)
+    bucket_regret = max((series.regret for series in _bucket_series(finding.scored)), default=None)
     rows = [
         ("median error", "≤", median, errors.get("median")),
         ("95th percentile of errors", "≤", asked.p95, errors.get("p95")),
@@ -274,7 +272,7 @@ def _verdicts(finding: Finding) -> Iterator[str]:
 
 def _bucket_size_table(finding: Finding) -> Iterator[str]:
     """Tabulate steps by the size of gradient buckets, with the size that the model advises."""
-    series = _bucket_series(finding.scored)
+    series = list(_bucket_series(finding.scored))
     if not series:
         return
     yield "Steps over the size of gradient buckets: how many times the best the worst takes, the median error, the best"
@@ -283,7 +281,7 @@ def _bucket_size_table(finding: Finding) -> Iterator[str]:
     yield from _table(
         columns,
         [
-            (s.name, len(s.measured), f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
+            (s.name, s.sizes, f"{s.ratio:.2f}", f"{s.error:.1f} %", s.best, s.advised, f"{s.regret:.1f} %")
             for s in series
         ],
     )
@@ -310,56 +308,39 @@ def _mean(predicted_us: Sequence[float | None], rows: Sequence[Scored]) -> str:
 # --- the size of gradient buckets ---
 
 
-@dataclass(frozen=True, eq=False)
-class BucketSeries:
-    """Steps that differ only in the size of buckets: times in us by size, in the order of the table. `error` is the
-    median absolute error in percent.
+class BucketSeries(NamedTuple):
+    """Steps that differ only in the size of buckets: their number, the worst measured time over the best, the median
+    absolute error in percent, the sizes with the shortest measured and predicted time, and the measured cost of the
+    latter over the former in percent.
     """
 
     name: str
-    measured: Mapping[str, float]
-    predicted: Mapping[str, float]
+    sizes: int
+    ratio: float
     error: float
-
-    @property
-    def ratio(self) -> float:
-        """The worst measured time divided by the best: the most that a choice of size can win."""
-        return max(self.measured.values()) / min(self.measured.values())
-
-    @property
-    def best(self) -> str:
-        """The size with the shortest measured time."""
-        return min(self.measured, key=lambda cap: self.measured[cap])
-
-    @property
-    def advised(self) -> str:
-        """The size with the shortest predicted time."""
-        return min(self.predicted, key=lambda cap: self.predicted[cap])
-
-    @property
-    def regret(self) -> float:
-        """The measured cost of the advised size over the best size, in percent."""
-        return 100 * (self.measured[self.advised] / self.measured[self.best] - 1)
+    best: str
+    advised: str
+    regret: float
 
 
-def _bucket_series(scored: Iterable[Scored]) -> list[BucketSeries]:
-    """Return the series of two or more bucket sizes; empty if bucket sizes were not swept. A swept bare number is the
+def _bucket_series(scored: Iterable[Scored]) -> Iterator[BucketSeries]:
+    """Yield the series of two or more bucket sizes; none if bucket sizes were not swept. A swept bare number is the
     number of hosts; it follows from the ranks, so names leave it out."""
     steps = [row for row in scored if row.point.collective == WORKLOAD and CAP in row.swept]
 
     def series(row: Scored) -> tuple[str, ...]:
         return row.case, f"{row.point.ranks} ranks", *(value for key, value in row.swept.items() if key != CAP)
 
-    return [
-        BucketSeries(
-            ", ".join([*key[:2], *(text for text in key[2:] if not text.isdecimal())]),
-            {row.swept[CAP]: row.point.measured_us for row in rows},
-            {row.swept[CAP]: row.point.predicted_us for row in rows},
-            scores.errors(row.point.error for row in rows)["median"],
-        )
-        for key, rows in grouped(steps, series).items()
-        if len(rows) > 1
-    ]
+    for key, rows in grouped(steps, series).items():
+        if len(rows) > 1:
+            name = ", ".join([*key[:2], *(text for text in key[2:] if not text.isdecimal())])
+            best = min(rows, key=lambda row: row.point.measured_us)
+            advised = min(rows, key=lambda row: row.point.predicted_us)
+            shortest, longest = best.point.measured_us, max(row.point.measured_us for row in rows)
+            error = scores.errors(row.point.error for row in rows)["median"]
+            regret = 100 * (advised.point.measured_us / shortest - 1)
+            sizes = best.swept[CAP], advised.swept[CAP]
+            yield BucketSeries(name, len(rows), longest / shortest, error, *sizes, regret)
 
 
 # --- pictures ---
@@ -371,7 +352,7 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     Rows without a size are not drawn.
     """
     from simcoll.report.plot import save
-    from simcoll.report.plot.curves import residual_figure
+    from simcoll.report.plot.comparison import residual_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
     panels = [column for column in finding.study.by if column in table_join.KEYS]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file
 from simcoll.measurement import network_lab, network_namespaces, real_run
-from simcoll.measurement.launcher import ONE_GPU_S, Launcher, on_one_gpu
+from simcoll.measurement.launcher import Launcher
 from simcoll.measurement.run_cases import Tell
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction import sweep
@@ -138,7 +137,7 @@ def _why_not(study: Study, options: StudyOptions) -> str | None:
         return None
     if study.place == "lab":
         return network_namespaces.why_not()
-    if study.place in ("nccl", "one-gpu"):
+    if study.place == "nccl":
         from simcoll.measurement.torch_backend.session import gpus
 
         return None if gpus() else "torch sees no GPU"
@@ -190,16 +189,13 @@ def _counts(point: Point, rows: Sequence[MeasuredRow]) -> bool:
 
 def _measure(study: Study, points: Sequence[Point], path: Path, options: StudyOptions) -> None:
     options.tell(f"{path.stem}: measuring")
-    backend: Backend = "nccl" if study.place in ("nccl", "one-gpu") else "gloo"
+    backend: Backend = "nccl" if study.place == "nccl" else "gloo"
     # Without priority the times would include the machine's other work.
-    launcher, limit_s = Launcher(prefix=lambda rank: network_lab.priority()), math.inf
-    if study.place == "one-gpu":  # kernels that wait for each other take turns there, and may spin for ever
-        launcher, limit_s = on_one_gpu(), ONE_GPU_S
+    launcher = Launcher(prefix=lambda rank: network_lab.priority())
     if study.place == "lab":
         rows = network_lab.run(points, timeout_s=options.timeout_s, tell=options.tell)
     else:
-        timeout_s, tell = options.timeout_s, options.tell
-        rows = real_run.run(points, launcher, backend=backend, timeout_s=timeout_s, limit_s=limit_s, tell=tell)
+        rows = real_run.run(points, launcher, backend=backend, timeout_s=options.timeout_s, tell=options.tell)
     real_run.write(path, rows, backend)
 
 

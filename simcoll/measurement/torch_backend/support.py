@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from simcoll.schedule.collectives import BITWISE
+from simcoll.schedule.collectives import BITWISE, collective
 from simcoll.schedule.names import DTYPES
+
+if TYPE_CHECKING:
+    from simcoll.scenario.scenario import Scenario
 
 Harness = Literal["p2p", "library", "nccl-tests", "graph"]
 MEANS: Final = frozenset({"nccl-tests", "graph"})  # these harnesses give the mean over calls back to back
@@ -19,61 +22,43 @@ EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library runs 
 EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
 
 
-def refusal(
-    harness: Harness,
-    backend: Backend,
-    collective: str,
-    op: str,
-    dtype: str,
-    *,
-    weighted: bool = False,
-    equal: bool = True,
-    ordered: bool = True,
-    buckets: int = 1,
-    in_place: bool = False,
-    barriers: bool = False,
-    registered: bool = False,
-) -> str | None:
+def refusal(scenario: Scenario, backend: Backend, groups: Sequence[Sequence[int]]) -> str | None:
     """Return the reason why a run is impossible, and the fix, as "problem; fix"; None if it is possible.
 
-    `op` counts only if the collective reduces. `equal`: the elements divide into equal blocks, one for each rank.
-    `ordered`: every sub-group lists its ranks in order. `barriers`: the model has barriers between steps. `registered`:
-    buffers shall be registered with NCCL. The harness `p2p` sends every dtype and reduces with torch's kernels. It
-    supports every operator except bitwise ones on floats.
-
-    >>> refusal("library", "nccl", "all_reduce", "bxor", "int32")
-    'NCCL has no bxor; take --backend gloo or measure.harness: p2p'
+    `groups` are the groups of ranks of the scenario's schedule. The harness `p2p` sends every dtype, and reduces with
+    torch's kernels by every operator.
     """
-    if op in BITWISE and dtype in FLOATS:
-        return f"{op} does not work on {dtype}; take an integer dtype"
-    if registered:
+    harness, name, buckets = scenario.measure.harness, scenario.collective, scenario.measure.buckets
+    op = scenario.op if collective(name).reduces else "sum"
+    if scenario.launch.registered:
         return "only nccl-tests registers buffers (-R 2); read its output, or leave out `launch.registered`"
     if harness == "p2p":
-        if barriers:
+        if scenario.params().barrier:
             return "a real run has no barriers between steps; leave out `model.barrier`"
         if buckets > 1:
             return "buckets need the library's collectives; write `measure.harness: library`, or `model.chunk`"
         return None
     if backend != "nccl" and harness == "graph":
         return "a CUDA graph holds calls of NCCL only; add --backend nccl"
-    if harness == "graph" and collective == "barrier":
+    if harness == "graph" and name == "barrier":
         return "a CUDA graph cannot hold a barrier between hosts; write `measure.harness: nccl-tests`"
     if harness in MEANS and buckets > 1:
         return "calls back to back have no buckets; leave out `measure.buckets`, or write `measure.harness: library`"
     if op in BITWISE and backend == "nccl":
         return f"NCCL has no {op}; take --backend gloo or measure.harness: p2p"
-    if op == "avg" and backend == "gloo" and dtype not in FLOATS:
-        return f"gloo has no avg of {dtype}; take a float dtype, op: sum or measure.harness: p2p"
-    if weighted and collective != "all_to_all":
-        return f"the library's {collective} has no unequal blocks; leave weights out or take measure.harness: p2p"
-    if collective in EQUAL_BLOCKS and not weighted and not equal:
-        return f"the library's {collective} needs equal blocks; take a size of ranks × whole elements"
-    if not ordered:
+    if op == "avg" and backend == "gloo" and scenario.dtype not in FLOATS:
+        return f"gloo has no avg of {scenario.dtype}; take a float dtype, op: sum or measure.harness: p2p"
+    if scenario.weights is not None:
+        if name != "all_to_all":
+            return f"the library's {name} has no unequal blocks; leave weights out or take measure.harness: p2p"
+    elif name in EQUAL_BLOCKS and scenario.nbytes // scenario.itemsize % len(groups[0]):
+        return f"the library's {name} needs equal blocks; take a size of ranks × whole elements"
+    if any(list(group) != sorted(group) for group in groups):
         return "the library's groups have their ranks in order; list them so, or take measure.harness: p2p"
-    if in_place and collective in OUT_OF_PLACE:
-        return f"the library's {collective} is not done in place; leave in_place out or take measure.harness: p2p"
-    if buckets > 1 and collective not in ON_ONE_TENSOR:
-        return f"{collective} cannot be cut into buckets; only {', '.join(sorted(ON_ONE_TENSOR))} can"
+    if scenario.in_place and name in OUT_OF_PLACE:
+        return f"the library's {name} is not done in place; leave in_place out or take measure.harness: p2p"
+    if buckets > 1 and name not in ON_ONE_TENSOR:
+        return f"{name} cannot be cut into buckets; only {', '.join(sorted(ON_ONE_TENSOR))} can"
     return None
 
 

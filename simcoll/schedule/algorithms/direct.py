@@ -8,8 +8,8 @@ import numpy as np
 
 from simcoll.schedule import building_blocks
 from simcoll.schedule.building_blocks import Ranks, several
-from simcoll.schedule.registry import Request, around, chunk_per_rank, register
-from simcoll.schedule.steps import Rotation, StepPattern, send
+from simcoll.schedule.registry import Request, around, around_by_groups, chunk_per_rank, register
+from simcoll.schedule.steps import StepPattern, send
 
 ORDER = {"order": ("groups",)}
 
@@ -52,17 +52,9 @@ def direct_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     cost_for=several,
 )
 def two_shot(request: Request) -> Iterator[StepPattern]:
-    """Direct reduce-scatter, then direct all-gather: 2 steps, 2n(n−1) messages of a block; `all_pairs` is one-shot."""
+    """A direct reduce-scatter, then a direct all-gather: 2 steps, 2n(n−1) messages of one block each."""
     yield from direct_reduce_scatter(request)
     yield from direct_all_gather(request)
-
-
-def _turned(request: Request) -> Rotation:
-    """The symmetry of the schedule: a shift by one rank, or by one group with `order=groups`; blocks shift along."""
-    if "order" not in request.options:
-        return around(request)
-    size = len(request.two_levels()[0])
-    return Rotation(size, size, request.n)
 
 
 def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
@@ -84,7 +76,7 @@ def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
     cost_for=several,
     options=ORDER,
     library=True,
-    rotation=_turned,
+    rotation=lambda request: (around_by_groups if "order" in request.options else around)(request),
 )
 def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
     """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages.
@@ -116,6 +108,6 @@ def direct_scatter(request: Request) -> Iterator[StepPattern]:
 
 @register("send_recv", "direct", cost="alpha + beta * m", cost_for=several)
 def direct_send_recv(request: Request) -> Iterator[StepPattern]:
-    """The root sends its buffer to the rank behind it: 1 message."""
+    """The root sends its buffer to the next rank: 1 message."""
     if request.n > 1:
         yield send(request.root, (request.root + 1) % request.n, 0)
