@@ -239,8 +239,7 @@ export-schedule: export all_reduce/ring --ranks 4 --to msccl -o ring.xml && impo
 export-goal: export broadcast/binomial --ranks 6 --root 2 --to goal -o b.goal && import b.goal --json
 export-topology: export hgx-a100-4 --nodes 2 --to graphviz && export pairs.yaml --to graphml
 export-results: run star.yaml --quiet -o out --set 'algorithm=[ring, tree]' && export out/results.csv --to nccl-tests
-    && export out/results.csv --to nccl-tuner && export out/results.csv --to torch && export out/results.csv --to
-    parquet -o r.parquet && export out/results.csv --to arrow -o r.arrow
+    && export out/results.csv --to nccl-tuner && export out/results.csv --to parquet -o r.parquet
 export-refused: export barrier/tree --ranks 4 --to msccl && export all_reduce/ring --to msccl && export hgx-h100 --to
     msccl
 import-refused: import star.yaml && import broken.yaml --as msccl && import missing.xml

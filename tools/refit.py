@@ -33,7 +33,6 @@ from simcoll.accuracy import measured_points
 from simcoll.accuracy.fit import fit_rows, least_squares, parameters
 from simcoll.accuracy.fit.calibrate import calibrate, of_regions, scores_of
 from simcoll.accuracy.fit.estimate import bounds_of, starting_costs
-from simcoll.accuracy.fit.wrong_machine import networks
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
@@ -217,7 +216,7 @@ def fit_transports(tables: Path, folder: Path, keep: Sequence[str], tell: Tell) 
     to `keep` have the costs that they have, for the others, too; their errors are told anew."""
     rows = rows_of(tables, folder, tell, least_nodes=2)
     samples = left_out.samples_of(rows)
-    together = transports.fit_together(samples, networks(), tell, keep)
+    together = transports.fit_together(samples, transports.networks(), tell, keep)
     missed = {each.name: each.times(together.without(each).values, together.start[each.transport]) for each in samples}
     sources = _sources(tables, rows)
     for name, known in together.known.items():

@@ -162,18 +162,18 @@ class ExplainedRun:
 
     def _parts(self, segment: Segment, lead: int) -> Iterator[TimeShare]:
         begin, ps = segment.begin_ps + lead, segment.end_ps - segment.begin_ps
-        for (cause, where), part in self._split(segment.cause, max(segment.link, segment.rank, segment.task), ps):
+        for (cause, where), part in self._split(segment.cause, segment.where, ps):
             yield self._part(segment, cause, where, begin, begin + part)
             begin += part
 
     def _part(self, segment: Segment, cause: str, where: str | None, begin: int, end: int) -> TimeShare:
-        i, task = segment.transfer, segment.task
+        i = segment.transfer
         if i == NONE:
-            if task == NONE:
-                return TimeShare(begin, end, cause, where, segment.then, rank=segment.rank)
+            if segment.cause != "computation":
+                return TimeShare(begin, end, cause, where, segment.then, rank=segment.where)
             assert isinstance(self.ran, StepPrediction)
-            rank = int(self.ran.tasks.rank[task])
-            return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1].name, rank)
+            rank, work = int(self.ran.tasks.rank[segment.where]), self._tasks[segment.where][1]
+            return TimeShare(begin, end, cause, where, segment.then, work.name, rank)
         program = self.ran.program
         tasks, name = program.tasks, None
         if tasks:  # a switch has no task
@@ -197,14 +197,8 @@ class ExplainedRun:
     def _tasks(self) -> Sequence[tuple[int, Work]]:
         """Return the kind of each task, and its work."""
         assert isinstance(self.ran, StepPrediction)
-        kinds, named = self.ran.tasks.kind, list[tuple[int, Work]]()
-        for work in self.ran.plan.works:
-            while True:  # a call whose launch takes time is two operations
-                kind = int(kinds[len(named)])
-                named += [(kind, work)] * len(work.ranks)
-                if kind != LAUNCHING:
-                    break
-        return named
+        works = (self.ran.plan.works[number] for number in works_of_tasks(self.ran))
+        return list(zip(self.ran.tasks.kind.tolist(), works, strict=True))
 
 
 def explained_run(point: Scenario | Point, replication: int | None = None, most: int = MOST_MESSAGES) -> ExplainedRun:
@@ -254,6 +248,15 @@ def unheld_messages(ran: Prediction) -> int:
         return ran.run.totals.messages
     calls = (ran.calls[work.call, work.ranks].bound for work in ran.plan.works if work.call)
     return max(ran.run.totals.messages, sum(call.sums.messages for call in calls if call))
+
+
+def works_of_tasks(ran: StepPrediction) -> list[int]:
+    """Return for each task the number of its operation in the plan; a call may be two tasks, launch and call."""
+    works: list[int] = []
+    for number, work in enumerate(ran.plan.works):
+        launched = ran.tasks.kind[len(works)] == LAUNCHING
+        works += [number] * (len(work.ranks) * (2 if launched else 1))
+    return works
 
 
 def _check_replication(scenario: Scenario, replication: int) -> None:

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
+from simcoll.accuracy.fit.calibrate import Calibrated, calibrate, check_believable
 from simcoll.accuracy.fit.least_squares import Belief, Line, variances
 from simcoll.accuracy.fit.posterior_estimate import COARSE, coarse
-from simcoll.accuracy.fit.wrong_machine import check_believable
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
@@ -362,27 +361,6 @@ def test_a_unit_is_not_hidden_by_a_network() -> None:
         check_believable([*near, far, far], "hgx-h100")
     check_believable([*near, far, {**far, "measured_us": 10.0}], "hgx-h100")
     check_believable([*near, {**far, "fitted": False}], "hgx-h100")
-
-
-def test_another_transport_that_is_nearer_is_named(folder: Path) -> None:
-    """Rows of another network than the one with which a fit begins: the shipped transport that they are of is named,
-    with its error. A fit that begins there says nothing of the kind."""
-    asked = ["topology={system: dgx-a100, nodes: 2}", "profile=nccl-ampere+tcp", "algorithm=auto", "protocol=auto"]
-    rows = [run_point(point) for point in load("quickstart", [*asked, LARGE])]
-    with Path("t.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("collective", "ranks", "nodes", "size_bytes", "time_us", "harness"))
-        writer.writerows(("all_reduce", 16, 2, row["size_bytes"], row["time_us"], "nccl-tests") for row in rows)
-
-    def found(transport: str) -> tuple[dict[str, float], list[str]]:
-        fit = calibrate(["t.csv"], "dgx-a100", sets=[f"profile=nccl-ampere+{transport}"])
-        return errors(fit), [note for note in fit.document["notes"] if "nearer to the shipped transport" in note]
-
-    near, (note,) = found("roce")
-    assert "transport tcp," in note
-    assert "--profile nccl-ampere+tcp" in note
-    assert near["with tcp"] < 1 < near["fitted"]
-    assert found("tcp")[1] == []
 
 
 @pytest.mark.parametrize(("factor", "said"), [(0.04, "1/"), (30.0, "times as long as")])

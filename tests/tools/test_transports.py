@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from clusters import transports
-from clusters.transports import COSTS, ClusterSamples, Known, Together
+from clusters.transports import COSTS, ClusterSamples, Known, Together, networks
 
 from simcoll.accuracy.fit import fit_rows
-from simcoll.accuracy.fit.wrong_machine import networks
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config import yaml_tree
 from simcoll.formats.measured import MeasuredRow

@@ -15,7 +15,6 @@ from clusters import transports
 from clusters.rows import ClusterRow, by_profile, fit_to
 from clusters.transports import ClusterSamples
 from simcoll.accuracy.fit import fit_rows
-from simcoll.accuracy.fit.wrong_machine import networks as shipped_networks
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
@@ -37,7 +36,7 @@ def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
 def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterRow], dict[str, Profile]]:
     """Give each row on several nodes its time as the other clusters predict it; return also the NICs of each cluster
     as the others show them."""
-    start = shipped_networks()
+    start = transports.networks()
     clusters = [each for each in samples_of(rows) if each.transport in start]
     if not clusters:
         return list(rows), {}

@@ -25,7 +25,7 @@ from simcoll.engine.timing_model import Params
 from simcoll.measurement.run_cases import Tell
 from simcoll.nccl.between_nodes import OF_FAMILY
 from simcoll.prediction.confidence import NORMAL_90
-from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile
+from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile, load_network, shipped_profiles
 
 SHARE: Final = f"efficiency.{CABLE}"
 COSTS: Final = (*OF_TRANSPORT, SHARE)
@@ -328,6 +328,12 @@ def _family(profile: Profile) -> str:
 def _owned(profile: Profile) -> Array:
     """Whether each cost is one that the profile has of its own hosts."""
     return np.array([name in profile.own for name in COSTS])
+
+
+def networks() -> dict[str, Profile]:
+    """Return the shipped transports that belong to a family, by name."""
+    every = {name: load_network(name) for name in shipped_profiles()}
+    return {name: profile for name, profile in every.items() if profile.family and profile.transport}
 
 
 def _found(clusters: Sequence[ClusterSamples], like: Profile, belief: Belief, given: Known) -> tuple[Line, Known]:
