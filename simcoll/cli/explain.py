@@ -26,8 +26,8 @@ MOST_POINTS: Final = 20
 def explain(scenario: str | None, sets: tuple[str, ...], no_what_if: bool, as_json: bool, quiet: bool) -> int:
     """Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.
 
-    For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
-    bind; and how many times as fast it is with one thing changed, each simulated.
+    For each point it prints the critical path (the chain of waits that determines the end) by cause and by link, and
+    the links that limit the time. It then simulates the point with one change at a time, and prints the speed-ups.
     """
     from simcoll.config import text_table
     from simcoll.explanation.explain import SCHEMA, explanation, text

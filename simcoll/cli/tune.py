@@ -72,10 +72,11 @@ def tune(
 ) -> None:
     """Print the costs that NCCL's tuner computes on a system, and its choices.
 
-    SYSTEM is a shipped one, or a topology file. A table shows latency and bandwidth of each pair of algorithm and
-    protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
-    --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
-    --set reaches the keys of a scenario that the tuner knows: env, library_version and those of the topology.
+    SYSTEM is a shipped system or a topology file. The first table shows latency and bandwidth of each pair of algorithm
+    and protocol, as NCCL assumes them. The second table shows, for sizes from 8 B to 8 GiB, the pair that NCCL takes,
+    and the time that NCCL expects, in us. With --profile a third table, from 512 B on, shows simulated times: of NCCL's
+    choice, of the best pair, and how much longer NCCL's choice takes (the regret). --set accepts the keys of a scenario
+    that the tuner reads: env, library_version, and keys of the topology.
     """
     from simcoll.config import text_table
     from simcoll.nccl import communicator, graph_search, graph_xml, tuner
