@@ -11,39 +11,9 @@ import numpy as np
 from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops
 from simcoll.engine._dependencies import looped_credits
-from simcoll.engine._network_parts import NetworkParts, parts_of
-from simcoll.engine.kernels import fair_kernel, fifo_kernel
+from simcoll.engine.kernels import fair_kernel, fifo_kernel, waits
+from simcoll.engine.kernels.heap import Heap
 from simcoll.engine.kernels.link_tables import LinkTables
-from simcoll.engine.kernels.records import (
-    Barriers,
-    ChangesInTime,
-    Component,
-    Costs,
-    FairFabric,
-    FairRun,
-    FifoRun,
-    FlowLists,
-    Flows,
-    Heads,
-    Heaps,
-    HopTimes,
-    KernelTimes,
-    Levels,
-    Limits,
-    LinkHistory,
-    Net,
-    Parts,
-    Paths,
-    Plan,
-    Progress,
-    Repeats,
-    Routes,
-    Servers,
-    Starts,
-    Successors,
-    TaskColumns,
-    Turns,
-)
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program, blocking_predecessors
@@ -88,36 +58,33 @@ class KernelRun:
         self.give, self.fill = loops.give, loops.fill
         self.sized = self.repeated.sized if self.repeated else program
         self.ways = LinkTables(self.sized)
-        self.parts = self._parted(self.repeated) if self.repeated else None
         self.opened, self.done = self.zeros(0), self.zeros(0)  # of tasks
         self.ends = self.give(program.arrivals.copy() if keep == "ends" else NO_TIMES)  # of participants
         self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
-
-    def _parted(self, repeated: LoopedProgram) -> NetworkParts:
-        """Return the parts of the network for a looped program."""
-        least = self.ways.service[-len(self.ways.rates) :].min(initial=NEVER)  # shortest service time of a whole piece
-        return parts_of(self.sized, self.ways.follows(), repeated.slots, int(least))
 
     # --- the two kinds of sharing ---
 
     def fifo(self) -> KernelResult:
         """Run under `fifo` sharing, event by event; return the result."""
         progress, hops, changes = self.progress(), self.hops(), self.program.changes
-        run = FifoRun(
+        links = self.links if self.keep == "ends" else 0
+        self.free = self.give(self.busy.copy())
+        self.heads = self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64)
+        run = fifo_kernel.FifoRun(
             progress=progress,
-            plan=self.plan(),
-            costs=self.costs(),
-            routes=Routes(*self.gives(*self.program.routes[2:])),
+            layout=self.layout(*self.program.routes[2:]),
             follows=self.give(self.ways.follows()),
-            net=self.net(),
             servers=self.program.servers,
-            free=Servers(self.freed(), self.zeros(self.sides)),
-            hops=hops,
-            heads=self.noted(),
-            parts=self.network_parts(),
+            free_link=self.free,
+            free_side=self.zeros(self.sides),
+            hop_begin=hops[0],
+            hop_end=hops[1],
+            first_hop=hops[2],
+            first_head=self.heads[0],
+            last_head=self.heads[1],
         )
         ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)
-        return self.outcome(ended, latest, (*progress.times, *self.went(hops)))
+        return self.outcome(ended, latest, (*progress.times, *self.went(*hops)))
 
     def fair(self) -> KernelResult:
         """Run under `fair` sharing, event by event; return the result."""
@@ -125,20 +92,16 @@ class KernelRun:
         progress = self.progress()
         hop, shared = ways.shared()
         ready = self.fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
-        run = FairRun(
+        run = fair_kernel.FairRun(
             progress=progress,
-            plan=self.plan(),
+            layout=self.layout(hop, shared),
             channel=self.give(program.channel),
             sizes=self.give(program.sizes.astype(np.float64)),
-            costs=self.costs(),
-            routes=Routes(*self.gives(hop, shared)),
-            limits=Limits._make(
-                [
-                    *self.gives(ways.slowest(), ways.most(), ways.away(), ways.narrowest()),
-                    self.links if len(caps) else NONE,
-                ]
-            ),
-            net=self.net(),
+            slowest=self.give(ways.slowest()),
+            most=self.give(ways.most()),
+            away=self.give(ways.away()),
+            narrowest=self.give(ways.narrowest()),
+            caps=self.links if len(caps) else NONE,
             free_side=self.zeros(self.sides),
             ready=ready,
             fabric=self.fabric(caps, int(np.diff(hop).max(initial=0))),
@@ -157,7 +120,7 @@ class KernelRun:
         way = self.taken if self.program.changes else NO_TIMES
         return KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
 
-    # --- records of both kinds: see `kernels.records` ---
+    # --- records of both kinds ---
 
     def gives(self, *columns: Array) -> Iterator[Any]:
         """Yield columns as the arrays or lists that the kernel takes."""
@@ -167,26 +130,37 @@ class KernelRun:
         """Return a column of `length` zeros for times in ps, int64."""
         return self.fill(length, 0, np.int64)
 
-    def plan(self) -> Plan:
-        """Return way, size, receive side and reduction of each row."""
-        program, whole, piece = self.program, NO_TIMES, 0
+    def layout(self, hop: Array, links: Array) -> waits.Layout:
+        """Return what a kernel reads of the program, with routes of `links` that begin at `hop`."""
+        program, sized, ways, whole, piece = self.program, self.sized, self.ways, NO_TIMES, 0
         if self.repeated:
             whole, piece = program.sizes // self.repeated.piece, len(program.sizes)
-        columns = program.way, program.kind, program.side, program.reduce, whole
-        return Plan._make([*self.gives(*columns), piece])
-
-    def costs(self) -> Costs:
-        """Return the durations in ps by route and by size; a column is empty if all its entries are 0."""
-        program, sized = self.program, self.sized
-        o_recv = np.where(program.routes.src == program.routes.dst, 0, program.by_way("o_recv"))
-        by_way = (column if column.any() else NO_TIMES for column in (program.by_way("g"), o_recv))
         rates = (sized.by_kind(name) for name in ("channel_bandwidth", "gamma"))
-        by_kind = (self.ways.at_rates(rate) if rate.any() else NO_TIMES for rate in rates)
-        (gap, o_recv), (cap, gamma) = self.gives(*by_way), self.gives(*by_kind)
-        return Costs(gap, cap, o_recv, gamma)
+        cap, gamma = (ways.at_rates(rate) if rate.any() else NO_TIMES for rate in rates)
+        gap, o_recv = program.by_way("g"), program.by_way("o_recv")
+        o_recv = np.where(program.routes.src == program.routes.dst, 0, o_recv)
+        return waits.Layout(
+            way=self.give(program.way),
+            kind=self.give(program.kind),
+            side=self.give(program.side),
+            reduce=self.give(program.reduce),
+            whole=self.give(whole),
+            piece=piece,
+            gap=self.give(gap if gap.any() else NO_TIMES),
+            cap=self.give(cap),
+            o_recv=self.give(o_recv if o_recv.any() else NO_TIMES),
+            gamma=self.give(gamma),
+            hop=self.give(hop),
+            links=self.give(links),
+            rate_of=self.give(ways.rate_of),
+            latency=self.give(program.latencies),
+            service=self.give(ways.service),
+            rates=len(ways.rates),
+        )
 
-    def came(self) -> Array:
-        """Return for each transfer that reduces into its receiver's input when that rank arrives, in ps; else 0."""
+    def receiver_arrivals(self) -> Array:
+        """Return for each transfer the arrival of its receiver in ps if it reduces into the receiver's input, else 0;
+        empty if all arrive at 0."""
         program = self.program
         if not program.arrivals.any():
             return NO_TIMES
@@ -207,78 +181,62 @@ class KernelRun:
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
-    def net(self) -> Net:
-        """Return the rates, latencies and service times of links."""
-        ways = self.ways
-        return Net._make([*self.gives(ways.rate_of, self.program.latencies, ways.service), len(ways.rates)])
+    def times(self) -> waits.KernelTimes:
+        """Return the columns of times to fill; empty unless times are kept."""
+        room = self.count if self.keep in ("hops", "times") else 0
+        return waits.KernelTimes(*(self.loops.room(room, np.int64) for _ in waits.KernelTimes._fields))
 
-    def times(self, *needed: str) -> KernelTimes:
-        """Return the columns of times to fill: all if times are kept, else only those that are `needed`."""
-        kept = (self.keep in ("hops", "times") or name in needed for name in KernelTimes._fields)
-        return KernelTimes(*(self.loops.room(self.count if keep else 0, np.int64) for keep in kept))
-
-    def freed(self) -> Any:
-        """Return the times in ps at which links are free, which the run updates."""
-        self.free = self.give(self.busy.copy())
-        return self.free
-
-    def noted(self) -> Heads:
-        """Return columns for the arrival of the first and last head at each link; empty unless `ends` are kept."""
-        links = self.links if self.keep == "ends" else 0
-        self.heads = Heads(self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64))
-        return self.heads
-
-    def hops(self) -> HopTimes:
-        """Return columns for the intervals in which links serve transfers; empty unless `hops` are kept."""
+    def hops(self) -> tuple[Any, Any, Any]:
+        """Return the columns `hop_begin`, `hop_end` and `first_hop` of a `FifoRun`; empty unless `hops` are kept."""
         if self.keep != "hops":
-            return HopTimes(*self.gives(NO_TIMES, NO_TIMES, NO_TIMES))
+            return self.give(NO_TIMES), self.give(NO_TIMES), self.give(NO_TIMES)
         first = self.program.hops.first
         if self.program.changes:  # room for the longest route
             first = np.arange(self.count + 1) * np.diff(self.program.routes.hop).max(initial=0)
-        return HopTimes(self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first))
+        return self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first)
 
-    def went(self, hops: HopTimes) -> tuple[Any, Any]:
+    def went(self, begin: Any, end: Any, first: Any) -> tuple[Any, Any]:
         """Return begin and end of each hop in ps, in the order of transfers and of the routes that they took."""
         if self.keep != "hops" or not self.program.changes:
-            return hops.begin, hops.end
+            return begin, end
         way = np.asarray(self.taken, np.int64)
         count = np.diff(self.program.routes.hop)[way]
-        place = np.repeat(np.asarray(hops.first)[:-1], count) + np.arange(count.sum())
+        place = np.repeat(np.asarray(first)[:-1], count) + np.arange(count.sum())
         place -= np.repeat(np.cumsum(count) - count, count)
-        return np.asarray(hops.begin)[place], np.asarray(hops.end)[place]
+        return np.asarray(begin)[place], np.asarray(end)[place]
 
-    def heaps(self, room: Array, tracked: int = 0) -> Heaps:
-        """Return empty heaps; heap h has room for `room[h]` entries. Places of keys below `tracked` are recorded."""
-        top = np.append(0, np.cumsum(room + 1))
-        times, items = (self.loops.room(int(top[-1]), np.int64) for _ in range(2))
-        used = self.fill(1, NONE)
-        return Heaps(times, items, self.fill(tracked, NONE), self.give(top), self.zeros(len(room)), used)
+    def heap(self, room: int, tracked: int = 0) -> Heap:
+        """Return an empty heap with room for so many entries. Places of keys below `tracked` are recorded."""
+        times, items = (self.loops.room(room + 1, np.int64) for _ in range(2))
+        return Heap(times, items, self.fill(tracked, NONE), self.zeros(1), self.fill(1, 0))
 
     # --- records of runs with a heap ---
 
-    def progress(self) -> Progress:
+    def progress(self) -> waits.Progress:
         """Return the state of a run at its start."""
         program, many = self.program, self.count * (self.repeated.loops if self.repeated else 1)
         successors, pending = self.successors()
         tasks, here, times = self.tasks(pending), self.here(), self.times()
         when = here if len(here) else self.zeros(many)
-        part, room = NO_INDICES, np.array([many])
-        if self.repeated and self.parts:
-            part, room = self.entries(self.repeated, self.parts)
-        starts = Starts(
-            repeats=self.repeats(),
+        repeated = self.repeated
+        starts = waits.Starts(
+            loops=repeated.loops if repeated else 1,
+            rows=self.count,
+            row_bits=repeated.row_bits if repeated else MOST_BITS,
+            loop_bits=repeated.loop_bits if repeated else 0,
+            step=self.give(repeated.steps if repeated else NO_INDICES),
+            first=self.give(repeated.first if repeated else NO_INDICES),
             when=when,
             pending=pending,
             way=self.give(program.way),
-            part=self.give(part),
             lead=self.lead(),
             start=times.start,
-            heap=self.heaps(room),
+            heap=self.heap(many),
         )
-        return Progress(
+        return waits.Progress(
             starts=starts,
             state=self.fill(many, 0, np.int16),
-            came=self.give(self.came()),
+            came=self.give(self.receiver_arrivals()),
             times=times,
             done=self.ends,
             src=self.give(program.routes.src),
@@ -289,31 +247,7 @@ class KernelRun:
             until=self.until,
         )
 
-    def entries(self, repeated: LoopedProgram, parts: NetworkParts) -> tuple[Array, Array]:
-        """Return the part in which each row starts, and the most transfers that each part's heap may hold."""
-        program, (part, way) = self.program, parts.visits
-        starts = parts.of_participant[program.src].astype(np.int32)
-        often = np.bincount(program.way, minlength=len(program.routes.src))
-        most = np.bincount(part, often[way], parts.many).astype(np.int64)
-        most += np.bincount(starts, minlength=parts.many)
-        return starts, most * min(repeated.loops, repeated.slots or repeated.loops)
-
-    def network_parts(self) -> Parts:
-        """Return the parts of the network; a single part unless the program is looped."""
-        if self.parts is None:
-            return Parts(*self.gives(np.array([0, 1]), np.array([NEVER]), np.zeros(1, np.int64), NO_INDICES))
-        columns = self.parts.classes, self.parts.ahead.ravel(), np.zeros(len(self.parts.ahead), np.int64)
-        return Parts(*self.gives(*columns, self.parts.of_link.astype(np.int32)))
-
-    def repeats(self) -> Repeats:
-        """Return the number of loops, and how loops follow each other."""
-        if not self.repeated:
-            return Repeats(1, self.count, MOST_BITS, 0, *self.gives(NO_INDICES, NO_INDICES))
-        rows, loops = self.repeated.row_bits, self.repeated.loop_bits
-        columns = self.gives(self.repeated.steps, self.repeated.first)
-        return Repeats(self.repeated.loops, self.count, rows, loops, *columns)
-
-    def successors(self) -> tuple[Successors, Any]:
+    def successors(self) -> tuple[waits.Successors, Any]:
         """Return for each row the rows that wait for it, and for each row the number of conditions it waits for."""
         program, count, slots = self.program, self.count, self.params.slots
         credit = program.credit if slots and not self.repeated else NO_INDICES
@@ -336,7 +270,7 @@ class KernelRun:
             for i in np.flatnonzero(program.step > program.step[:1]).tolist():
                 pending[i] += 1
         links = (columns[1], chain_after, first_reader, next_reader, credit_after, self.give(later), channel_after)
-        return Successors(*links, self.give(turn)), pending
+        return waits.Successors(*links, self.give(turn)), pending
 
     def repeated_waits(self, pending: Array) -> tuple[Array, Array, Array]:
         """Return the number of conditions that each transfer of all loops waits for; for each row the row that gets a
@@ -354,7 +288,7 @@ class KernelRun:
                 every[loop] += first <= loop
         return every.ravel(), row, later
 
-    def tasks(self, pending: Any) -> TaskColumns:
+    def tasks(self, pending: Any) -> waits.TaskColumns:
         """Return the columns of tasks. A channel's first transfer also waits for its task, which `pending` counts."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
         columns = program.schedule, program.channel, program.side, program.channel_before, program.chain
@@ -365,20 +299,20 @@ class KernelRun:
         count = len(tasks)
         self.opened, self.done = self.zeros(count), self.zeros(count)
         state = (self.opened, self.give(to_do.copy()), self.done, self.fill(count + 1, 0), self.give(tasks.duration))
-        return TaskColumns._make(
+        return waits.TaskColumns._make(
             [*self.gives(*ends), self.give(np.diff(tasks.first)), *state, *self.gives(*tasks.behind(), *lists)]
         )
 
-    def barriers(self) -> Barriers:
+    def barriers(self) -> waits.Barriers:
         """Return the columns of the barriers between steps; empty if there are none."""
         columns: tuple[Array, ...] = (NO_INDICES, NO_INDICES, NO_INDICES)
         if self.params.barrier:
             _, step = np.unique(self.program.step, return_inverse=True)
             left = np.bincount(step)
             columns = (step, np.concatenate([[0], np.cumsum(left)]), left)
-        return Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
+        return waits.Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
-    def fabric(self, caps: Array, width: int) -> FairFabric:
+    def fabric(self, caps: Array, width: int) -> fair_kernel.FairFabric:
         """Return the state of flows and links; `caps` of channels are extra links, a flow takes up to `width` links."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
@@ -389,14 +323,18 @@ class KernelRun:
 
         rates = [*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()]
         owner = self.give(np.repeat(np.arange(flows, dtype=np.int32), width))
-        return FairFabric(
-            paths=Paths(fill(flows * width, 0), fill(flows, 0), width, owner),
-            lists=FlowLists(fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0)),
-            component=Component(fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0)),
-            levels=Levels(self.give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0)),
+        return fair_kernel.FairFabric(
+            paths=fair_kernel.Paths(fill(flows * width, 0), fill(flows, 0), width, owner),
+            lists=fair_kernel.FlowLists(
+                fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0)
+            ),
+            component=fair_kernel.Component(fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0)),
+            levels=fair_kernel.Levels(self.give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0)),
             bound=float(min(rates, default=math.inf)),  # one type; a host by itself has no links
-            flows=Flows._make([*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE)]),
-            ends=self.heaps(np.array([flows]), tracked=flows),
+            flows=fair_kernel.Flows._make(
+                [*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE)]
+            ),
+            ends=self.heap(flows, tracked=flows),
             marked=fill(links, 0, int),
             touched=fill(links, 0),
         )
@@ -413,23 +351,23 @@ class KernelRun:
 
     # --- records of links that change ---
 
-    def turns(self, changes: LinkChanges) -> Turns:
+    def turns(self, changes: LinkChanges) -> waits.Turns:
         """Return the times at which routes change, and the new routes."""
         at, force = self.gives(changes.turns, changes.force.ravel())
-        return Turns(at, force, changes.force.shape[1], self.taken, self.zeros(1))
+        return waits.Turns(at, force, changes.force.shape[1], self.taken, self.zeros(1))
 
-    def in_time(self, changes: LinkChanges) -> ChangesInTime:
+    def in_time(self, changes: LinkChanges) -> fair_kernel.ChangesInTime:
         """Return the changes of links in order of time."""
         ways = self.ways
         rows = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
         columns = self.gives(*rows, ways.rates.astype(np.float64), ways.rate_of.copy())
-        return ChangesInTime._make([*columns, self.turns(changes)])
+        return fair_kernel.ChangesInTime._make([*columns, self.turns(changes)])
 
-    def by_link(self, changes: LinkChanges) -> LinkHistory:
+    def by_link(self, changes: LinkChanges) -> fifo_kernel.LinkHistory:
         """Return the changes of links, sorted by link."""
         rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
         columns = self.gives(*self.ways.rows_of(changes), rates, sizes)
-        return LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
+        return fifo_kernel.LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
 
 
 def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:

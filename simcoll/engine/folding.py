@@ -16,7 +16,7 @@ Otherwise the schedule runs unfolded.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -75,12 +75,12 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
     n = stream.n
     if stream.rotation is None or stream.agents:
         return None
-    turn = _repeated(list(stream.rotation.repeated(n)), stream, network, devices)
+    apart = distinct(np.concatenate([(part.first.dst - part.first.src) % n for part in stream.parts()]))
+    few_of = {turn: few for turn in stream.rotation.repeated(n) if (few := _enough(turn, apart[apart != 0], n))}
+    turn = _repeated(few_of, stream, network, devices) if few_of else None
     if turn is None or not turn.holds(stream.parts(), collective(stream.collective).turns, n, stream.n_chunks):
         return None
-    few = _enough(turn, stream)
-    if not few:
-        return None
+    few = few_of[turn]
     links, number, columns = _Links(network, n // few), 0, []
     routes: FoldedRoutes = {}
     for part in stream.parts():
@@ -131,7 +131,7 @@ def _sorts(network: RoutedNetwork) -> Numbers:
 
 
 def _repeated(
-    turns: Sequence[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
+    turns: Iterable[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
 ) -> Rotation | None:
     """Return the first of `turns` that maps routes of the first step onto routes of like links; None if none does."""
     step, n = next(stream.parts()).first, stream.n
@@ -161,13 +161,12 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
     return found
 
 
-def _enough(turn: Rotation, stream: StreamedSchedule) -> int:
-    """Return the fewest ranks to keep so that none sends to a rank it stands for; 0 beyond MOST_TURNS rotations."""
-    apart = np.concatenate([(part.first.dst - part.first.src) % stream.n for part in stream.parts()])
-    apart = distinct(apart[apart != 0])
+def _enough(turn: Rotation, apart: Array, n: int) -> int:
+    """Return the fewest of `n` ranks to keep so that none sends to a rank it stands for; 0 beyond MOST_TURNS rotations.
+    `apart`: the distinct distances from sender to receiver."""
     for turns in range(1, MOST_TURNS + 1):
         few = turns * turn.ranks
-        if stream.n % few == 0 and few < stream.n and (apart % few != 0).all():
+        if n % few == 0 and few < n and (apart % few != 0).all():
             return few
     return 0
 

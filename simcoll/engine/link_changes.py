@@ -88,11 +88,12 @@ class LinkChanges:
 
 
 def serve(spans: Sequence[BandwidthSpan], nbytes: int, came: int, free: int, lost: Callable[[int], bool]) -> Served:
-    """Return how a link with these `spans` serves a chunk of `nbytes` that arrived at `came` (ps) and is the next when
-    the link is `free` (ps).
+    """Return how a link serves a chunk of `nbytes` that arrived at time `came` (ps). `spans` are the link's bandwidths;
+    it is busy with earlier chunks until time `free` (ps).
 
-    Service begins when the link is up. When the bandwidth changes, the remaining bytes move at the new one. If the link
-    is found dead first, and the chunk has another route since then (`lost(time)`), the chunk is sent again.
+    Service begins when the link is up and free. When the bandwidth changes, the remaining bytes move at the new one. A
+    chunk is sent again if the link is found dead before service ends, and `lost(time)` says that the chunk has another
+    route at that time.
     """
     begin, rest, whole = NONE, float(nbytes), True
     for start, until, bandwidth, turn in spans:

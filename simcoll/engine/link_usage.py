@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.engine._network_parts import labels
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import PS_PER_S
@@ -52,8 +51,13 @@ def binding(totals: Totals, bandwidths: NDArray[Any], makespan_ps: int) -> Bindi
 
 def connected_flows(program: Program) -> int:
     """Return the number of routes in the largest set connected by shared links; `fair` solves their rates together."""
+    from scipy.sparse import coo_array  # loaded here, as it takes 0.1 s
+    from scipy.sparse.csgraph import connected_components
+
     (_, _, hop, links), used = program.routes, np.zeros(len(program.routes.src), np.bool_)
     used[program.way] = True
     way = np.repeat(np.arange(len(used)), np.diff(hop))
-    label = labels(len(used) + len(program.bandwidths), way[used[way]], len(used) + links[used[way]].astype(np.int64))
+    ways, taken, places = way[used[way]], links[used[way]].astype(np.int64), len(used) + len(program.bandwidths)
+    shares = coo_array((np.ones(len(ways)), (ways, len(used) + taken)), (places, places))
+    _, label = connected_components(shares, directed=False)
     return int(np.bincount(label[: len(used)][used]).max(initial=0))

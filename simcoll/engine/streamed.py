@@ -18,7 +18,6 @@ from simcoll.config.arrays import Array
 from simcoll.config.machine_limits import check_time
 from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel
 from simcoll.engine.kernels import stream_kernel
-from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
@@ -32,8 +31,8 @@ CHEAP: Final = 1000  # about how many times faster a row runs in a column than a
 
 class RoutedPart(NamedTuple):
     """A part of a stream with its routes: row i takes `links[hop[i]:hop[i + 1]]`. `connection[i]` is the number of its
-    (sender, receiver) pair; empty if `slots` is 0. `before[i]` is the row that writes what row i reads in the next
-    step; None unless the part is a `Repeat` whose rows share no sender, receiver or link."""
+    (sender, receiver) pair; empty if `slots` is 0. In the next step row i sends on the slot that row `before[i]` writes
+    in this step; `before` is None unless the part is a `Repeat` whose rows share no sender, receiver or link."""
 
     part: StepPattern
     hop: Array
@@ -83,7 +82,7 @@ class RoutedParts:
 
 
 def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
-    """Return for each row the row that writes what it reads in the next step; None if rows share a rank or a link."""
+    """Return for each row the row whose slot it sends on in the next step; None if rows share a rank or a link."""
     if not isinstance(part, Repeat):
         return None
     step, n = part.first, part.rows
@@ -217,7 +216,7 @@ class _Replay:
         for rank, when in arrivals.items():
             came[rank] = when
         lanes, links = stream.participants * params.channels, len(network.bandwidths)
-        self.state = StreamState(
+        self.state = stream_kernel.StreamState(
             free=self.give(np.repeat(came, params.channels)),
             began=self.fill(lanes, -params.g),
             free_link=self.fill(links, 0),
@@ -263,19 +262,22 @@ class _Replay:
         table = [[service_ps(size, rate) for rate in self.rates.tolist()] for size in distinct.tolist()]
         self.service: Array = np.asarray(table, np.int64)
         rates = np.concatenate([[len(self.rates)], self.rate_of])
-        self.net = StreamNet(*map(self.give, (self.network.latencies, self.service.ravel(), self.kind, rates)))
+        self.net = stream_kernel.StreamNet(
+            *map(self.give, (self.network.latencies, self.service.ravel(), self.kind, rates))
+        )
         self.caps, self.gammas = (
             np.asarray([service_ps(size, rate) for size in distinct.tolist()], np.int64) if rate else NOTHING
             for rate in (params.channel_bandwidth, params.gamma)
         )
         nbytes = distinct if len(distinct) > 1 else NOTHING
-        self.costs = StreamCosts(params.o_send, params.o_recv, *map(self.give, (self.caps, self.gammas, nbytes)))
+        by_size = map(self.give, (self.caps, self.gammas, nbytes))
+        self.costs = stream_kernel.StreamCosts(params.o_send, params.o_recv, *by_size)
         offset = loop * self.stream.n_chunks
         fair = params.sharing == "fair"
-        self.rules = StreamRules(params.channels, offset, params.g, params.slots, params.barrier, fair)
+        self.rules = stream_kernel.StreamRules(params.channels, offset, params.g, params.slots, params.barrier, fair)
         places = self.stream.participants * (self.width or self.stream.n_slots)
         keys, times, made = (self.fill(places, value) for value in (-1, 0, -1))
-        self.memory = StreamMemory(keys, times, made, self.width, self.stream.n_slots)
+        self.memory = stream_kernel.StreamMemory(keys, times, made, self.width, self.stream.n_slots)
 
     # --- a part ---
 
@@ -294,7 +296,7 @@ class _Replay:
         step = part.first
         base = part.base if isinstance(part, Repeat) else step.src_slot
         columns = (step.src, step.src_slot, step.dst, step.dst_slot, base, step.reduce, bound.hop, bound.links)
-        rows = StreamRows(*map(self.give, (*columns, bound.connection)))
+        rows = stream_kernel.StreamRows(*map(self.give, (*columns, bound.connection)))
         sent, wait = self.fill(len(step.src) if len(self.kind) else 0, 0), self.fill(len(step.src), 0)
         code = stream_kernel.DONE
         turning = (part.span, part.shift % part.span) if isinstance(part, Repeat) else (1, 0)
@@ -366,7 +368,7 @@ class _Replay:
 
     def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
         """Run `times` steps as columns, and leave the state as if they had been replayed one by one."""
-        state = StreamState(*(np.asarray(column) for column in self.state))
+        state = stream_kernel.StreamState(*(np.asarray(column) for column in self.state))
         free, began, free_link, free_side, ends, used = (
             state.free, state.began, state.free_link, state.free_side, state.ends, state.used,
         )  # fmt: skip

@@ -39,11 +39,11 @@ class Mutation(NamedTuple):
 UNBROKEN = Mutation("", "", "", "")
 TOUCH = "n_touched = touch(link, now, fabric, n_touched)"
 BEGIN = "free_link[server] = r + s"
-RECEIVE = "waits.receive(row, loop, run.plan, run.costs)"
+RECEIVE = "waits.receive(row, loop, run.layout)"
 QUEUE = f"max(t, free_side[side[row]]) + {RECEIVE}"
-SERVE = f"if there and {RECEIVE}:\n    state[i], there = SIDE, False\n    heaps.push(heap, part, t, key)"
+SERVE = f"if there and {RECEIVE}:\n    state[i], there = SIDE, False\n    heaps.push(heap, t, key)"
 AT_ONCE = f"if there and {RECEIVE}:\n    t = free_side[side[row]] = {QUEUE}"
-WAITED = "starts.when[row + loop * starts.repeats.rows]"
+WAITED = "starts.when[row + loop * starts.rows]"
 READERS = "next_reader[i], first_reader[reads[i]] = first_reader[reads[i]], i"
 CHAIN = "schedule.reduce | (before >= begun)"
 
@@ -53,12 +53,12 @@ BROKEN: dict[str, Mutation] = {
     "a slow link upstream is forgotten": Mutation(FIFO, "travel", "max(r + s, tail)", "r + s"),
     "a link is held until the tail has passed": Mutation(FIFO, "travel", BEGIN, "free_link[server] = max(r + s, tail)"),
     "a channel's cap holds the link": Mutation(
-        FIFO, "travel", BEGIN, "free_link[server] = r + max(s, value(run.costs.cap, kind))"
+        FIFO, "travel", BEGIN, "free_link[server] = r + max(s, value(layout.cap, kind))"
     ),
-    "a channel's cap is forgotten": Mutation(FIFO, "travel", "r + max(s, value(run.costs.cap, kind))", "r + s"),
+    "a channel's cap is forgotten": Mutation(FIFO, "travel", "r + max(s, value(layout.cap, kind))", "r + s"),
     "g is forgotten": Mutation(WAITS, "send", "max(t, ready)", "t"),
     "g counts from the head's coming": Mutation(
-        FIFO, "travel", "when[i] + value(gap, run.plan.way[row])", "t + value(gap, run.plan.way[row])"
+        FIFO, "travel", "when[i] + value(gap, layout.way[row])", "t + value(gap, layout.way[row])"
     ),
     "o_send counts twice": Mutation(
         WAITS, "start", "t + value(starts.lead, starts.way[row])", "t + 2 * value(starts.lead, starts.way[row])"
@@ -118,9 +118,9 @@ BROKEN_TASKS = {  # in programs of several operations
     "heads that come by two views come in order": Mutation(
         TABLES, "follows", "np.resize(views, self.links) == 1", "True"
     ),
-    "an operation's gap is another's": Mutation(FIFO, "travel", "value(gap, run.plan.way[row])", "value(gap, 0)"),
+    "an operation's gap is another's": Mutation(FIFO, "travel", "value(gap, layout.way[row])", "value(gap, 0)"),
     "an operation's gap is another's on fair links": Mutation(
-        FAIR, "gone", "value(run.costs.gap, w)", "value(run.costs.gap, 0)"
+        FAIR, "gone", "value(run.layout.gap, w)", "value(run.layout.gap, 0)"
     ),
 }
 
@@ -129,7 +129,7 @@ BROKEN_CHANGES = {  # on links that change
         FIFO,
         "serve",
         "wait = max(1, math.ceil(left))",
-        "wait = run.net.service[kind * run.net.rates + changes.rate[e]]",
+        "wait = run.layout.service[kind * run.layout.rates + changes.rate[e]]",
     ),
     "a dead link serves": Mutation(FIFO, "serve", "speed == 0.0", "False"),
     "chunks of a dead link are not sent again": Mutation(
@@ -144,7 +144,7 @@ BROKEN_CHANGES = {  # on links that change
     "flows do not learn what limits them": Mutation(
         FAIR,
         "change",
-        "fabric.flows.narrowest[c] = capped(c, tightest(c, run), run.limits.caps, fabric.levels.capacity)",
+        "fabric.flows.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.levels.capacity)",
         "pass",
     ),
     "a flow that sets out later takes the old way": Mutation(

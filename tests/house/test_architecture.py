@@ -21,7 +21,7 @@ HOMES = {  # library: where it may be imported
     "simpy": ["engine/event.py", "engine/_event_servers.py"],
     "matplotlib": ["report/plot/", "api/results.py"],
     "yaml": ["config/yaml_tree.py"],
-    "torch": ["measurement/torch_backend/", "report/exports/arrow_and_torch.py"],
+    "torch": ["measurement/torch_backend/"],
     "networkx": [
         "topology/",
         "report/plot/topology.py",

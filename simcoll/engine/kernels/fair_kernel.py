@@ -1,25 +1,128 @@
 """The event loop of the fast engine for max-min fair sharing of links (`fair`); see docs/time.md.
 
 A channel sends one transfer at a time, so flows are numbered by channel. A link that only one channel takes is left out
-of `records.Paths`: nothing is shared there, and it only caps the rate of that channel's flow. This cap is the flow's
+of `Paths`: nothing is shared there, and it only caps the rate of that channel's flow. This cap is the flow's
 `narrowest` link, the lowest number among equals. It may be a shared link, which limits a flow anyway.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import ChangesInTime, FairFabric, FairRun, Flows
+from simcoll.engine.kernels.heap import Heap
+from simcoll.engine.kernels.waits import Layout, Progress, Turns
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE
 jit = jit_for(__name__)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
+
+
+class ChangesInTime(NamedTuple):
+    """Changes of links, for `fair`. By row, in order of time: link, time, index of its rate from then on, and turn.
+    Then `speeds` (B/s by rate), and the index of each link's current rate."""
+
+    link: Any
+    at: Any
+    rate: Any
+    turn: Any
+    speeds: Any
+    rate_of: Any
+    turns: Turns
+
+
+class Paths(NamedTuple):
+    """Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the flow of each place in `path`."""
+
+    path: Any
+    length: Any
+    width: int
+    owner: Any
+
+
+class FlowLists(NamedTuple):
+    """The flows on each link: a linked list of places in `Paths.path`, with `head` and `count` by link."""
+
+    head: Any
+    after: Any
+    before: Any
+    count: Any
+
+
+class Component(NamedTuple):
+    """Links and flows that are connected by sharing, and marks of the instant at which each was last found."""
+
+    links: Any
+    flows: Any
+    link_mark: Any
+    flow_mark: Any
+
+
+class Levels(NamedTuple):
+    """By link: its capacity, the rate still available, and the share of each flow without a rate, in B/s; and the
+    number of such flows (`unfixed`)."""
+
+    capacity: Any
+    available: Any
+    share: Any
+    unfixed: Any
+
+
+class Flows(NamedTuple):
+    """By flow: its transfer (`on`), and when that `began`; the bytes left (`rest`) at time `since`; its rate in B/s;
+    whether no byte has moved yet (`whole`); the `most` B/s that its links allow, and the time it takes in `full` at
+    that rate; when it ends (`due`); its newly `solved` rate; its `narrowest` link."""
+
+    on: Any
+    began: Any
+    rest: Any
+    since: Any
+    rate: Any
+    whole: Any
+    most: Any
+    full: Any
+    due: Any
+    solved: Any
+    narrowest: Any
+
+
+class FairFabric(NamedTuple):
+    """The current flows, on links of at least `bound` B/s. `ends` is a heap of the flows that end first in their
+    component. `touched` are the links to be solved again, each `marked` with the instant."""
+
+    paths: Paths
+    lists: FlowLists
+    component: Component
+    levels: Levels
+    bound: float
+    flows: Flows
+    ends: Heap
+    marked: Any
+    touched: Any
+
+
+class FairRun(NamedTuple):
+    """All columns of a `fair` run. `sizes` are bytes by size. By way: the index of the `slowest` rate, the `most` B/s
+    that links allow, the sum of latencies (`away`), the narrowest link. `caps` is the first of the extra links that
+    stand for the caps of channels, or −1. `ready` receives the time at which each flow leaves."""
+
+    progress: Progress
+    layout: Layout
+    channel: Any
+    sizes: Any
+    slowest: Any
+    most: Any
+    away: Any
+    narrowest: Any
+    caps: int
+    free_side: Any
+    ready: Any
+    fabric: FairFabric
 
 
 @jit
@@ -30,7 +133,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
     is constant, so the end of its bytes is computed when it is ready. With `changes`, routes have all links; if it is
     None, numba leaves out the code for changes.
     """
-    progress, side, free_side, fabric = run.progress, run.plan.side, run.free_side, run.fabric
+    progress, side, free_side, fabric = run.progress, run.layout.side, run.free_side, run.fabric
     state, heap, queue = progress.state, progress.starts.heap, progress.tasks.queue
     flows, ends, touched, link_mark, head = (
         fabric.flows, fabric.ends, fabric.touched, fabric.component.link_mark, fabric.lists.head
@@ -57,14 +160,14 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
             left, began, tail = -1, 0, -1  # −1: not computed yet
             if ends.size[0] and ends.times[0] == t:
                 c = ends.items[0]
-                heaps.pop(ends, 0)
+                heaps.pop(ends)
                 n_touched = leave(c, now, fabric, n_touched)
                 i, left, began = flows.on[c], t, flows.began[c]
             else:
                 i = heap.items[0]
-                heaps.pop(heap, 0)
+                heaps.pop(heap)
                 if state[i] == SIDE:
-                    tail = max(t, free_side[side[i]]) + waits.receive(i, 0, run.plan, run.costs)
+                    tail = max(t, free_side[side[i]]) + waits.receive(i, 0, run.layout)
                     free_side[side[i]] = tail
                 else:
                     left, began, n_touched = set_out(i, t, now, run, changes, n_touched)
@@ -87,17 +190,17 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
 def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None) -> Any:
     """Note that the bytes of transfer `i`, which `began` at that time, are all sent at `t`. Return when it ends, −1 if
     it has to queue at the receive side."""
-    progress, w = run.progress, run.plan.way[i]
+    progress, w = run.progress, run.layout.way[i]
     arrive = progress.times.arrive
-    waits.send(i, 0, t, began + value(run.costs.gap, w), progress)
+    waits.send(i, 0, t, began + value(run.layout.gap, w), progress)
     if changes is not None:
         w = changes.turns.taken[i]
-    arrived = t + run.limits.away[w]
+    arrived = t + run.away[w]
     if len(arrive):
         arrive[i] = arrived
-    if waits.receive(i, 0, run.plan, run.costs):
+    if waits.receive(i, 0, run.layout):
         progress.state[i] = SIDE
-        heaps.push(progress.starts.heap, 0, arrived, i)
+        heaps.push(progress.starts.heap, arrived, i)
         return -1
     return arrived
 
@@ -106,17 +209,17 @@ def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
     """Send transfer `i`, which is ready at `t`. Return when its bytes are all sent (−1 if that depends on other flows),
     when it began, and the number of touched links."""
-    (hop, links), limits, net, ready, fabric = run.routes, run.limits, run.net, run.ready, run.fabric
+    layout, hop, links, ready, fabric = run.layout, run.layout.hop, run.layout.links, run.ready, run.fabric
     (path, length, width, _), flows, capacity = fabric.paths, fabric.flows, fabric.levels.capacity
-    w, kind, c = run.plan.way[i], run.plan.kind[i], run.channel[i]
+    w, kind, c = layout.way[i], layout.kind[i], run.channel[i]
     began = t - value(run.progress.starts.lead, w)
     if changes is not None:
         w = changes.turns.force[changes.turns.passed[0] * changes.turns.ways + w]
         changes.turns.taken[i] = w
     if len(ready):
         ready[i] = t
-    limit = capped(c, limits.narrowest[w], limits.caps, capacity)
-    full = max(net.service[kind * net.rates + limits.slowest[w]], value(run.costs.cap, kind))
+    limit = capped(c, run.narrowest[w], run.caps, capacity)
+    full = max(layout.service[kind * layout.rates + run.slowest[w]], value(layout.cap, kind))
     if hop[w] == hop[w + 1]:
         if limit < 0:  # a local copy without a memory link
             return t + 1, began, n_touched
@@ -127,7 +230,7 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
     else:
         for e in range(hop[w + 1] - hop[w]):
             path[c * width + e] = links[hop[w] + e]
-        length[c], flows.narrowest[c], flows.most[c], flows.full[c] = hop[w + 1] - hop[w], limit, limits.most[w], full
+        length[c], flows.narrowest[c], flows.most[c], flows.full[c] = hop[w + 1] - hop[w], limit, run.most[w], full
         flows.rest[c], flows.since[c], flows.rate[c], flows.whole[c], flows.due[c] = run.sizes[kind], t, -1.0, 1, NEVER
     return -1, began, join(c, now, fabric, n_touched)
 
@@ -144,14 +247,14 @@ def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
 @jit
 def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
     """Send flow `c` at time `t` over route `w`, with the bandwidths of that time."""
-    (path, length, width, _), (hop, links), flows = run.fabric.paths, run.routes, run.fabric.flows
+    (path, length, width, _), flows, hop, links = run.fabric.paths, run.fabric.flows, run.layout.hop, run.layout.links
     for e in range(hop[w + 1] - hop[w]):
         path[c * width + e] = links[hop[w] + e]
     length[c] = hop[w + 1] - hop[w]
     link, capacity, narrowest = tightest(c, run), run.fabric.levels.capacity, flows.narrowest
-    narrowest[c] = capped(c, link, run.limits.caps, capacity)
-    full = run.net.service[kind * run.net.rates + changes.rate_of[link]]
-    flows.most[c], flows.full[c] = capacity[narrowest[c]], max(full, value(run.costs.cap, kind))
+    narrowest[c] = capped(c, link, run.caps, capacity)
+    full = run.layout.service[kind * run.layout.rates + changes.rate_of[link]]
+    flows.most[c], flows.full[c] = capacity[narrowest[c]], max(full, value(run.layout.cap, kind))
     flows.rest[c], flows.since[c], flows.rate[c], flows.whole[c], flows.due[c] = run.sizes[kind], t, -1.0, 1, NEVER
 
 
@@ -180,7 +283,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
                 n_touched = touch(link, now, fabric, n_touched)
             while e >= 0:
                 c = fabric.paths.owner[e]
-                fabric.flows.narrowest[c] = capped(c, tightest(c, run), run.limits.caps, fabric.levels.capacity)
+                fabric.flows.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.levels.capacity)
                 e = fabric.lists.after[e]
         else:
             changes.turns.passed[0] = changes.turn[row]
@@ -195,7 +298,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
     """Restart flow `c`, on a link found dead, if it has a new route; return the number of touched links."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
-    w = turns.force[turns.passed[0] * turns.ways + run.plan.way[i]]
+    w = turns.force[turns.passed[0] * turns.ways + run.layout.way[i]]
     if w != turns.taken[i]:
         n_touched = leave(c, now, fabric, n_touched)
         if fabric.ends.place[c] >= 0:
@@ -203,7 +306,7 @@ def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n
         turns.taken[i] = w
         if len(run.ready):
             run.ready[i] = t
-        aim(c, w, t, run.plan.kind[i], run, changes)
+        aim(c, w, t, run.layout.kind[i], run, changes)
         n_touched = join(c, now, fabric, n_touched)
     return n_touched
 

@@ -3,77 +3,86 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import FifoRun, Heaps, LinkHistory
+from simcoll.engine.kernels.waits import Layout, Progress, Turns
 
 NEVER = 2**62
-BEYOND = 2**63 - 1
 SIDE = plain_waits.SIDE
 jit = jit_for(__name__)
 heaps, waits = load_like(__name__, plain_heap), load_like(__name__, plain_waits)
 value = waits.value
 
 
+class LinkHistory(NamedTuple):
+    """Changes of links, for `fifo`: link l has the rows `first[l]` to `first[l + 1]` − 1, the first at time 0. By row:
+    its time, the index of the link's rate from then on, and its turn. Then `speeds` (B/s by rate), `sizes` (bytes by
+    size), and whether each transfer was sent `once` already."""
+
+    first: Any
+    at: Any
+    rate: Any
+    turn: Any
+    speeds: Any
+    sizes: Any
+    once: Any
+    turns: Turns
+
+
+class FifoRun(NamedTuple):
+    """All columns of a `fifo` run. `follows` is by link; link i is served by server i % `servers`. `free_link` and
+    `free_side`: when each link, and each receive side, is free. `hop_begin` and `hop_end`: the intervals in which links
+    serve transfers, those of transfer i from `first_hop[i]` on. `first_head` and `last_head`, by link: when the first
+    and the last head arrived. The last five are empty if not needed."""
+
+    progress: Progress
+    layout: Layout
+    follows: Any
+    servers: int
+    free_link: Any
+    free_side: Any
+    hop_begin: Any
+    hop_end: Any
+    first_hop: Any
+    first_head: Any
+    last_head: Any
+
+
 @jit
 def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
     """Serve chunks in the order of (arrival of the head, key). Return how many transfers ended, and the latest time.
-
-    The parts of the network run one after the other, each alone as long as no event in another part can affect it. So
-    its heap is short, and its columns stay in the processor's cache. Without `changes`, numba omits their code.
-    """
-    heap, (classes, ahead, clock, _) = run.progress.starts.heap, run.parts
+    Without `changes`, numba omits their code."""
+    heap, until, ended, latest = run.progress.starts.heap, run.progress.until, 0, 0
     waits.begin(run.progress)
-    ended, latest, soonest = 0, 0, earliest(heap)
-    while soonest <= run.progress.until:
-        for own in range(len(clock)):
-            behind = run.progress.until + 1
-            for other in range(len(clock)):
-                late = ahead[other * len(clock) + own]
-                if late < NEVER:
-                    behind = min(behind, max(clock[other], soonest) + late)
-            for part in range(classes[own], classes[own + 1]):
-                while heap.size[part] and heap.times[heap.top[part]] < behind:
-                    ended, latest = go_on(part, ended, latest, run, changes)
-            clock[own] = behind
-        soonest = earliest(heap)
-    return ended, max(latest, soonest) if soonest < BEYOND else latest
+    while heap.size[0] and heap.times[0] <= until:
+        ended, latest = go_on(ended, latest, run, changes)
+    return ended, max(latest, heap.times[0]) if heap.size[0] else latest
 
 
 @jit
-def earliest(heap: Heaps) -> Any:
-    """Return the time of the first event in any part, BEYOND if there is none."""
-    soonest = BEYOND
-    for part in range(len(heap.size)):
-        if heap.size[part]:
-            soonest = min(soonest, heap.times[heap.top[part]])
-    return soonest
-
-
-@jit
-def go_on(part: Any, ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Process the first event of a part. Return the updated number of ended transfers, and the updated latest time."""
-    progress, side, free_side = run.progress, run.plan.side, run.free.side
-    repeats, heap, arrive, state = progress.starts.repeats, progress.starts.heap, progress.times.arrive, progress.state
-    t, key = heap.times[heap.top[part]], heap.items[heap.top[part]]
-    heaps.use(heap, part)
-    row = key & ((1 << repeats.row_bits) - 1)
-    loop = (key >> repeats.row_bits) & ((1 << repeats.loop_bits) - 1)
-    i = row + loop * repeats.rows
+def go_on(ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
+    """Process the first event. Return the updated number of ended transfers, and the updated latest time."""
+    progress, side, free_side = run.progress, run.layout.side, run.free_side
+    starts, heap, arrive, state = progress.starts, progress.starts.heap, progress.times.arrive, progress.state
+    t, key = heap.times[0], heap.items[0]
+    heaps.use(heap)
+    row = key & ((1 << starts.row_bits) - 1)
+    loop = (key >> starts.row_bits) & ((1 << starts.loop_bits) - 1)
+    i = row + loop * starts.rows
     if state[i] == SIDE:
-        t = max(t, free_side[side[row]]) + waits.receive(row, loop, run.plan, run.costs)
+        t = max(t, free_side[side[row]]) + waits.receive(row, loop, run.layout)
         free_side[side[row]] = t
         there = True
     else:
         there, t, latest = travel(row, loop, i, t, max(latest, t), run, changes)
         if there and len(arrive):
             arrive[row] = t
-        if there and waits.receive(row, loop, run.plan, run.costs):
+        if there and waits.receive(row, loop, run.layout):
             state[i], there = SIDE, False
-            heaps.push(heap, part, t, key)
+            heaps.push(heap, t, key)
     if there:
         latest = max(latest, t)
         waits.finish(row, loop, t, progress)
@@ -93,21 +102,21 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
     one after the other, each for at least 1 ps, and has one latency for all. So heads reach the second link in the same
     order, never two at once, and its service can be computed as soon as service at the first has begun.
     """
-    progress, links, follows, free_link, hops, heads = (
-        run.progress, run.routes.links, run.follows, run.free.link, run.hops, run.heads
+    progress, layout, follows, free_link, hop_begin, first_head, last_head = (
+        run.progress, run.layout, run.follows, run.free_link, run.hop_begin, run.first_head, run.last_head
     )  # fmt: skip
-    rate_of, latency, service, rates = run.net
-    state, when, gap = progress.state, progress.starts.when, run.costs.gap
-    w, kind, at, again = run.plan.way[row], waits.kind_of(row, loop, run.plan), state[i], -1
+    links, latency, service, gap = layout.links, layout.latency, layout.service, layout.gap
+    state, when = progress.state, progress.starts.when
+    w, kind, at, again = layout.way[row], waits.kind_of(row, loop, layout), state[i], -1
     if changes is not None:
         w = set_out(i, t, w, changes) if at == 0 else changes.turns.taken[i]
-    e, behind, tail, onward = run.routes.hop[w] + at, run.routes.hop[w + 1], when[i], True
+    e, behind, tail, onward = layout.hop[w] + at, layout.hop[w + 1], when[i], True
     while onward and e < behind:
         link = links[e]
         server = link % run.servers
-        if len(heads.first):
-            heads.first[link], heads.last[link] = min(heads.first[link], t), max(heads.last[link], t)
-        s = service[kind * rates + rate_of[link]]
+        if len(first_head):
+            first_head[link], last_head[link] = min(first_head[link], t), max(last_head[link], t)
+        s = service[kind * layout.rates + layout.rate_of[link]]
         r = max(t, free_link[server])
         if changes is not None and changes.first[link] < changes.first[link + 1]:
             r, over, free_link[server], again = serve(link, t, free_link[server], i, w, run, changes)
@@ -118,12 +127,12 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
             if s >= NEVER:
                 break
             free_link[server] = r + s
-        if len(hops.begin):
-            hops.begin[hops.first[i] + at], hops.end[hops.first[i] + at] = r, r + s
+        if len(hop_begin):
+            hop_begin[run.first_hop[i] + at], run.hop_end[run.first_hop[i] + at] = r, r + s
         if at == 0:
-            tail = r + max(s, value(run.costs.cap, kind))
+            tail = r + max(s, value(layout.cap, kind))
             if changes is None or changes.once[i] == 0:
-                waits.send(row, loop, tail, when[i] + value(gap, run.plan.way[row]), progress)
+                waits.send(row, loop, tail, when[i] + value(gap, layout.way[row]), progress)
         else:
             tail = max(r + s, tail)
         latest = max(latest, tail)
@@ -134,17 +143,16 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
     if e == behind:
         if at == 0:  # a local copy without a memory link
             tail = t + 1
-            waits.send(row, loop, tail, t + value(gap, run.plan.way[row]), progress)
+            waits.send(row, loop, tail, t + value(gap, layout.way[row]), progress)
         return True, tail, latest
     if changes is not None and again >= 0:  # lost
         if at > 0:
             changes.once[i] = 1
         state[i] = 0
-        heaps.push(progress.starts.heap, 0, again, i)
+        heaps.push(progress.starts.heap, again, i)
     elif not onward:  # else the link is down
         when[i], state[i] = tail, at
-        part = value(run.parts.of_link, links[e])
-        heaps.push(progress.starts.heap, part, t, waits.key_of(row, loop, progress.starts.repeats))
+        heaps.push(progress.starts.heap, t, waits.key_of(row, loop, progress.starts))
     return False, t, latest
 
 
@@ -166,7 +174,7 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
     """Serve transfer `i`, which arrived at `came`, on `link` from when it is `free`. Return when service begins and
     ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
-    first, at, kind = changes.first, changes.at, run.plan.kind[i]
+    first, at, kind = changes.first, changes.at, run.layout.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
     for e in range(first[link], first[link + 1]):
         until = at[e + 1] if e + 1 < first[link + 1] else NEVER
@@ -174,7 +182,7 @@ def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, cha
             continue
         speed = changes.speeds[changes.rate[e]]
         if speed == 0.0:
-            again = lost_at(e, came, run.plan.way[i], taken, changes)
+            again = lost_at(e, came, run.layout.way[i], taken, changes)
             if again >= 0:
                 return begun, NEVER, (free if begun < 0 else at[e]), again
             continue
@@ -183,7 +191,7 @@ def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, cha
             continue
         if begun < 0:
             begun = now
-        wait = run.net.service[kind * run.net.rates + changes.rate[e]]
+        wait = run.layout.service[kind * run.layout.rates + changes.rate[e]]
         if not whole:
             left = rest * 1e12 / speed
             if left >= NEVER:

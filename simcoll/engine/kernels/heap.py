@@ -1,130 +1,140 @@
-"""4-ary heaps of (time, key); see `records.Heaps`."""
+"""4-ary heaps of (time, key)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for
-from simcoll.engine.kernels.records import Heaps
 
 jit = jit_for(__name__)
 
 
+class Heap(NamedTuple):
+    """A heap in the columns `times` and `items`. `size`, (1,), is the number of its entries. `place` is the place of
+    each key, empty if places are not recorded. `used`, (1,), is 1 if the first entry has been processed and may be
+    replaced, else 0."""
+
+    times: Any
+    items: Any
+    place: Any
+    size: Any
+    used: Any
+
+
 @jit
-def sooner(heaps: Heaps, a: Any, b: Any) -> Any:
+def sooner(heap: Heap, a: Any, b: Any) -> Any:
     """Return whether entry `a` is before entry `b`; without branches, which a processor would often mispredict."""
-    times, items = heaps.times, heaps.items
+    times, items = heap.times, heap.items
     return (times[a] < times[b]) | ((times[a] == times[b]) & (items[a] < items[b]))
 
 
 @jit
-def sift_up(heaps: Heaps, at: Any, top: Any) -> None:
-    """Move the entry at `at` of the heap at `top` up to where it belongs."""
-    times, items, place = heaps.times, heaps.items, heaps.place
-    t, i, tracked = times[top + at], items[top + at], len(place) > 0
+def sift_up(heap: Heap, at: Any) -> None:
+    """Move the entry at `at` up to where it belongs."""
+    times, items, place = heap.times, heap.items, heap.place
+    t, i, tracked = times[at], items[at], len(place) > 0
     while at > 0:
         above = (at - 1) >> 2
-        other = items[top + above]
-        if times[top + above] < t or (times[top + above] == t and other < i):
+        other = items[above]
+        if times[above] < t or (times[above] == t and other < i):
             break
-        times[top + at], items[top + at] = times[top + above], other
+        times[at], items[at] = times[above], other
         if tracked:
             place[other] = at
         at = above
-    times[top + at], items[top + at] = t, i
+    times[at], items[at] = t, i
     if tracked:
         place[i] = at
 
 
 @jit
-def sift_down(heaps: Heaps, size: Any, at: Any, top: Any) -> None:
-    """Move the entry at `at` of the heap at `top`, which has `size` entries, down to where it belongs."""
-    times, items, place = heaps.times, heaps.items, heaps.place
-    t, i, tracked, at, end = times[top + at], items[top + at], len(place) > 0, top + at, top + size
+def sift_down(heap: Heap, size: Any, at: Any) -> None:
+    """Move the entry at `at`, of `size` entries, down to where it belongs."""
+    times, items, place = heap.times, heap.items, heap.place
+    t, i, tracked = times[at], items[at], len(place) > 0
     while True:
-        below = 4 * at + 1 - 3 * top
-        if below >= end:
+        below = 4 * at + 1
+        if below >= size:
             break
-        if below + 3 < end:
-            first = below + sooner(heaps, below + 1, below)
-            second = below + 2 + sooner(heaps, below + 3, below + 2)
-            below = second if sooner(heaps, second, first) else first
+        if below + 3 < size:
+            first = below + sooner(heap, below + 1, below)
+            second = below + 2 + sooner(heap, below + 3, below + 2)
+            below = second if sooner(heap, second, first) else first
         else:
-            for other in range(below + 1, end):
-                below = other if sooner(heaps, other, below) else below
+            for other in range(below + 1, size):
+                below = other if sooner(heap, other, below) else below
         if t < times[below] or (t == times[below] and i < items[below]):
             break
         times[at], items[at] = times[below], items[below]
         if tracked:
-            place[items[at]] = at - top
+            place[items[at]] = at
         at = below
     times[at], items[at] = t, i
     if tracked:
-        place[i] = at - top
+        place[i] = at
 
 
 @jit
-def push(heaps: Heaps, part: Any, t: Any, key: Any) -> None:
-    """Insert a key with time `t`; it replaces the first entry of this heap if that is marked as used."""
-    size, top = heaps.size[part], heaps.top[part]
-    if heaps.used[0] == part:
-        heaps.used[0] = -1
-        heaps.times[top], heaps.items[top] = t, key
-        sift_down(heaps, size, 0, top)
+def push(heap: Heap, t: Any, key: Any) -> None:
+    """Insert a key with time `t`; it replaces the first entry if that is marked as used."""
+    size = heap.size[0]
+    if heap.used[0]:
+        heap.used[0] = 0
+        heap.times[0], heap.items[0] = t, key
+        sift_down(heap, size, 0)
         return
-    heaps.times[top + size], heaps.items[top + size] = t, key
-    sift_up(heaps, size, top)
-    heaps.size[part] = size + 1
+    heap.times[size], heap.items[size] = t, key
+    sift_up(heap, size)
+    heap.size[0] = size + 1
 
 
 @jit
-def pop(heaps: Heaps, part: Any) -> None:
+def pop(heap: Heap) -> None:
     """Remove the first entry."""
-    size, top = heaps.size[part] - 1, heaps.top[part]
-    if len(heaps.place):
-        heaps.place[heaps.items[top]] = -1
-    heaps.size[part] = size
+    size = heap.size[0] - 1
+    if len(heap.place):
+        heap.place[heap.items[0]] = -1
+    heap.size[0] = size
     if size:
-        heaps.times[top], heaps.items[top] = heaps.times[top + size], heaps.items[top + size]
-        sift_down(heaps, size, 0, top)
+        heap.times[0], heap.items[0] = heap.times[size], heap.items[size]
+        sift_down(heap, size, 0)
 
 
 @jit
-def use(heaps: Heaps, part: Any) -> None:
+def use(heap: Heap) -> None:
     """Mark the first entry as used: the next `push` replaces it, which is cheaper than `pop` and `push`."""
-    heaps.used[0] = part
+    heap.used[0] = 1
 
 
 @jit
-def settle(heaps: Heaps) -> None:
-    """Remove the entry that is marked as used, if no `push` replaced it."""
-    part = heaps.used[0]
-    if part >= 0:
-        heaps.used[0] = -1
-        pop(heaps, part)
+def settle(heap: Heap) -> None:
+    """Remove the first entry if it is marked as used and no `push` replaced it."""
+    if heap.used[0]:
+        heap.used[0] = 0
+        pop(heap)
 
 
-# --- for heaps that record the place of each key; a run has one ---
+# --- for heaps that record the place of each key ---
 
 
 @jit
-def move(heaps: Heaps, t: Any, key: Any) -> None:
+def move(heap: Heap, t: Any, key: Any) -> None:
     """Insert a key with time `t`, or change its time to `t`."""
-    times, at = heaps.times, heaps.place[key]
+    times, at = heap.times, heap.place[key]
     if at < 0:
-        push(heaps, 0, t, key)
+        push(heap, t, key)
         return
     earlier = t < times[at]
     times[at] = t
     if earlier:
-        sift_up(heaps, at, 0)
+        sift_up(heap, at)
     else:
-        sift_down(heaps, heaps.size[0], at, 0)
+        sift_down(heap, heap.size[0], at)
 
 
 @jit
-def drop(heaps: Heaps, key: Any) -> None:
+def drop(heap: Heap, key: Any) -> None:
     """Remove a key."""
-    heaps.times[heaps.place[key]] = -1
-    sift_up(heaps, heaps.place[key], 0)
-    pop(heaps, 0)
+    heap.times[heap.place[key]] = -1
+    sift_up(heap, heap.place[key])
+    pop(heap)

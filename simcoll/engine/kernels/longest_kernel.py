@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.records import Column
 
 NEVER = 2**62
 jit = jit_for(__name__)
@@ -21,20 +20,20 @@ class LongestRun(NamedTuple):
     columns are results: NEVER if a row waits for such a sender. `ends` holds the last `deep` loops."""
 
     loops: int
-    reads: Column
-    chain: Column
-    before: Column
-    credit_row: Column
-    credit_loops: Column
-    held: Column
-    takes: Column
-    lead: Column
-    gap: Column
-    unsent: Column
-    start: Column
-    sent: Column
-    complete: Column
-    ends: Column
+    reads: Any
+    chain: Any
+    before: Any
+    credit_row: Any
+    credit_loops: Any
+    held: Any
+    takes: Any
+    lead: Any
+    gap: Any
+    unsent: Any
+    start: Any
+    sent: Any
+    complete: Any
+    ends: Any
     deep: int
 
 

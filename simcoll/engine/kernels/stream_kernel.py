@@ -9,17 +9,89 @@ The code is in the subset of Python that numba compiles; see `simcoll.config.num
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from simcoll.config.numba_loader import is_compiled, jit_for
-from simcoll.engine.kernels.records import StreamCosts, StreamMemory, StreamNet, StreamRows, StreamRules, StreamState
 
 DONE, OUT_OF_ORDER, OVERFLOW, TOO_LATE = 0, 1, 2, 3
 NEVER = 2**62
 jit = jit_for(__name__)
 COMPILED = is_compiled(__name__)
+
+
+class StreamRows(NamedTuple):
+    """The rows of one step: row r writes from its sender's slot to its receiver's over `links[hop[r]:hop[r + 1]]`. From
+    step to step its slots move round a cycle that begins at slot `base`. `connection` numbers its pair of ranks."""
+
+    src: Any
+    src_slot: Any
+    dst: Any
+    dst_slot: Any
+    base: Any
+    reduce: Any
+    hop: Any
+    links: Any
+    connection: Any
+
+
+class StreamNet(NamedTuple):
+    """The latency of each link; service times by size and rate; the index of each slot's size; and in `rates` the
+    number of rates, then the index of each link's rate."""
+
+    latency: Any
+    service: Any
+    sizes: Any
+    rates: Any
+
+
+class StreamCosts(NamedTuple):
+    """Overheads in ps. By size: the service time at the channel's cap, the duration of a reduction, and the bytes."""
+
+    o_send: int
+    o_recv: int
+    caps: Any
+    gammas: Any
+    nbytes: Any
+
+
+class StreamRules(NamedTuple):
+    """The parameters that hold for all rows. `offset`: the number of chunks in earlier loops."""
+
+    channels: int
+    offset: int
+    g: int
+    slots: int
+    barrier: bool
+    fair: bool
+
+
+class StreamState(NamedTuple):
+    """The state that later steps depend on. By channel: when it is `free`, and when its last transfer `began`. By link,
+    by receive side: when it is free, and when its last request came. By connection: its last `ends`, and how many
+    messages it `used`. `clock`: the latest end, the latest end of earlier steps, and the number of the step."""
+
+    free: Any
+    began: Any
+    free_link: Any
+    last_link: Any
+    free_side: Any
+    last_side: Any
+    ends: Any
+    used: Any
+    clock: Any
+
+
+class StreamMemory(NamedTuple):
+    """The slot contents whose completion may still matter, `width` for each participant (0: one for each of its
+    `n_slots` slots): the slot, the time of completion, and the step that wrote it."""
+
+    keys: Any
+    when: Any
+    made: Any
+    width: int
+    n_slots: int
 
 
 @jit

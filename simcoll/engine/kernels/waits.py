@@ -1,6 +1,10 @@
 """How transfers wait for each other: the part of a run that is equal under `fifo` and `fair` sharing.
 
-A transfer is a row of the schedule in a loop; `records.Repeats` says how its number and its key are made from both.
+A transfer is a row of the schedule in a loop; `Starts` says how its number and its key are made from both.
+
+Columns are arrays if numba compiles the kernels, else lists; columns that a run does not need are empty. "By way" (a
+*way* is a route), "by size", … says what an entry belongs to; else it belongs to a transfer. Times are in ps. An index
+is −1 if there is none.
 
 A server takes a request when it is popped from the heap. That is the second phase of an instant, as every cause
 precedes its effect by at least 1 ps. When a link begins to serve a transfer, the time at which the transfer is sent
@@ -9,15 +13,151 @@ can be computed, so its successors get their time at once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
 from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels.records import Barriers, Costs, Plan, Progress, Repeats, Starts, TaskColumns
+from simcoll.engine.kernels.heap import Heap
 
 SIDE, ENDED, COMPLETE = -1, -2, -3  # state of a transfer; before SIDE, the number of links that its head has passed
 jit = jit_for(__name__)
 heaps = load_like(__name__, plain_heap)
+
+
+class Layout(NamedTuple):
+    """What a kernel reads of a program. By row: the way (route), the index of the size (`kind`), the receive side, and
+    whether it reduces. By size: the number of loops in which a whole piece is sent (`whole`), empty if rows are sent
+    whole. `piece` is the index of its size. Durations by way: the channel's `gap`, and `o_recv`; by size: the service
+    time at the channel's `cap`, and of a reduction (`gamma`). A column of durations is empty if all entries are 0. Way
+    w takes `links[hop[w]:hop[w + 1]]`. By link: the index of its rate, and its latency. `service[size * rates + rate]`
+    is a service time."""
+
+    way: Any
+    kind: Any
+    side: Any
+    reduce: Any
+    whole: Any
+    piece: int
+    gap: Any
+    cap: Any
+    o_recv: Any
+    gamma: Any
+    hop: Any
+    links: Any
+    rate_of: Any
+    latency: Any
+    service: Any
+    rates: int
+
+
+class KernelTimes(NamedTuple):
+    """The columns of a `Timeline` that a kernel fills."""
+
+    start: Any
+    sent: Any
+    arrive: Any
+    end: Any
+    complete: Any
+
+
+class Starts(NamedTuple):
+    """Transfers before their start. A schedule of `rows` rows runs in `loops` loops; row r of loop l is transfer
+    r + l · `rows`. Its heap key holds, from the lowest bits, the row (`row_bits`), the loop (`loop_bits`), and `step` +
+    loop. `step` is empty if loops run one after the other. The last row of a channel is followed by the channel's
+    `first` row, in the next loop. By transfer: the earliest time `when` it may start, and the number of conditions
+    `pending`. `way` is by row. `lead`, by way, is the time from a start to the head's arrival at the first link.
+    `start` receives the times of starts."""
+
+    loops: int
+    rows: int
+    row_bits: int
+    loop_bits: int
+    step: Any
+    first: Any
+    when: Any
+    pending: Any
+    way: Any
+    lead: Any
+    start: Any
+    heap: Heap
+
+
+class Successors(NamedTuple):
+    """The rows that wait for each row: see `turn_round`. `chain` is the row's own predecessor in its chain. The
+    end of a row gives its credit to row `credit_after`, `credit_later` loops later (empty: 0). `turn`, (2 × rows,):
+    the rows that its end releases under blocking sends."""
+
+    chain: Any
+    chain_after: Any
+    first_reader: Any
+    next_reader: Any
+    credit_after: Any
+    credit_later: Any
+    channel_after: Any
+    turn: Any
+
+
+class TaskColumns(NamedTuple):
+    """The columns of tasks. By transfer: the task that sends it, the task that receives it, and the task whose input it
+    reduces into (`adds_to`). By task: how many tasks it waits for, when it is `opened`, how many conditions are `left`
+    until it is done, when it is `done`, and its duration. Then, each with a column of where they begin: the tasks that
+    wait for it, the first transfers of its channels (`begun`), and the transfers that reduce into its input (`added`).
+    `queue` holds a count, then so many tasks that are done and whose successors must still be updated."""
+
+    sender: Any
+    receiver: Any
+    adds_to: Any
+    waits: Any
+    opened: Any
+    left: Any
+    done: Any
+    queue: Any
+    duration: Any
+    first_behind: Any
+    behind: Any
+    first_begun: Any
+    begun: Any
+    first_added: Any
+    added: Any
+
+
+class Barriers(NamedTuple):
+    """The step of each transfer. By step: its first transfer, and how many transfers are `left`. `passed`: how many
+    steps are over, and the latest end so far."""
+
+    step: Any
+    first: Any
+    left: Any
+    passed: Any
+
+
+class Progress(NamedTuple):
+    """The state of a run under `fifo` or `fair` sharing; the run leaves out events after `until`. `state`, by transfer:
+    see `SIDE`. No transfer is complete before `came`, by row. `done`, by participant: when all that it sends is sent
+    and all that it receives is complete; empty if not needed. `src` and `dst` are by way."""
+
+    starts: Starts
+    state: Any
+    came: Any
+    times: KernelTimes
+    done: Any
+    src: Any
+    dst: Any
+    successors: Successors
+    tasks: TaskColumns
+    barriers: Barriers
+    until: int
+
+
+class Turns(NamedTuple):
+    """Reroutes: at each turn, counted from 1, a link is found dead `at` some time. `force[turn * ways + way]` is the
+    way taken from then on in place of `way`; `taken` the way that each transfer took; `passed` the last turn, (1,)."""
+
+    at: Any
+    force: Any
+    ways: int
+    taken: Any
+    passed: Any
 
 
 @jit
@@ -27,25 +167,25 @@ def value(column: Any, i: Any) -> Any:
 
 
 @jit
-def key_of(row: Any, loop: Any, repeats: Repeats) -> Any:
+def key_of(row: Any, loop: Any, starts: Starts) -> Any:
     """Return the heap key of a transfer; keys have the order of the transfers' indices in the program of all loops."""
-    step, row_bits, loop_bits = repeats.step, repeats.row_bits, repeats.loop_bits
-    return (((value(step, row) + loop) << loop_bits | loop) << row_bits) | row if repeats.loops > 1 else row
+    step, row_bits, loop_bits = starts.step, starts.row_bits, starts.loop_bits
+    return (((value(step, row) + loop) << loop_bits | loop) << row_bits) | row if starts.loops > 1 else row
 
 
 @jit
-def kind_of(row: Any, loop: Any, plan: Plan) -> Any:
+def kind_of(row: Any, loop: Any, layout: Layout) -> Any:
     """Return the index of a transfer's size: of a whole piece, or of the remainder in the last loop."""
-    kind, whole = plan.kind[row], plan.whole
-    return plan.piece if len(whole) and loop < whole[kind] else kind
+    kind, whole = layout.kind[row], layout.whole
+    return layout.piece if len(whole) and loop < whole[kind] else kind
 
 
 @jit
-def receive(row: Any, loop: Any, plan: Plan, costs: Costs) -> Any:
+def receive(row: Any, loop: Any, layout: Layout) -> Any:
     """Return how long a transfer occupies its receive side, in ps."""
-    took = value(costs.o_recv, plan.way[row])
-    if len(costs.gamma) and plan.reduce[row]:
-        took += costs.gamma[kind_of(row, loop, plan)]
+    took = value(layout.o_recv, layout.way[row])
+    if len(layout.gamma) and layout.reduce[row]:
+        took += layout.gamma[kind_of(row, loop, layout)]
     return took
 
 
@@ -73,7 +213,7 @@ def turn_round(waits: Any, after: Any, pending: Any) -> None:
 @jit
 def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
     """Note that one of the conditions of a transfer is met at `t`; the last one starts it."""
-    i = row + loop * starts.repeats.rows
+    i = row + loop * starts.rows
     t = max(t, starts.when[i])
     starts.when[i] = t
     starts.pending[i] -= 1
@@ -86,8 +226,7 @@ def start(row: Any, loop: Any, t: Any, starts: Starts) -> None:
     """Start a transfer at `t`."""
     if len(starts.start):
         starts.start[row] = t
-    part = value(starts.part, row)
-    heaps.push(starts.heap, part, t + value(starts.lead, starts.way[row]), key_of(row, loop, starts.repeats))
+    heaps.push(starts.heap, t + value(starts.lead, starts.way[row]), key_of(row, loop, starts))
 
 
 @jit
@@ -108,8 +247,8 @@ def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
     """Note that a transfer is sent at `t`. Its channel may start the next transfer then, but not before `ready`."""
     starts, successors, tasks, sent = progress.starts, progress.successors, progress.tasks, progress.times.sent
     after, then = successors.channel_after[row], loop
-    if after < 0 and loop + 1 < starts.repeats.loops:
-        after, then = starts.repeats.first[row], loop + 1
+    if after < 0 and loop + 1 < starts.loops:
+        after, then = starts.first[row], loop + 1
     if len(sent):
         sent[row] = t
     if len(progress.done):
@@ -127,7 +266,7 @@ def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
     starts, state, successors = progress.starts, progress.state, progress.successors
     complete, receiver, done = progress.times.complete, progress.tasks.receiver, progress.done
     while True:
-        i = row + loop * starts.repeats.rows
+        i = row + loop * starts.rows
         state[i], starts.when[i] = COMPLETE, t
         if len(complete):
             complete[row] = t
@@ -141,9 +280,9 @@ def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
             relax(reader, loop, t, starts)
             reader = successors.next_reader[reader]
         row = successors.chain_after[row]
-        if row < 0 or state[row + loop * starts.repeats.rows] != ENDED:
+        if row < 0 or state[row + loop * starts.rows] != ENDED:
             return
-        t = max(t, starts.when[row + loop * starts.repeats.rows])
+        t = max(t, starts.when[row + loop * starts.rows])
 
 
 @jit
@@ -151,12 +290,12 @@ def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
     """End a transfer at `t`."""
     starts, state, successors, tasks = progress.starts, progress.state, progress.successors, progress.tasks
     end, credit_after, turn = progress.times.end, successors.credit_after, successors.turn
-    base = loop * starts.repeats.rows
+    base = loop * starts.rows
     if len(end):
         end[row] = t
     if len(credit_after) and credit_after[row] >= 0:
         then = loop + value(successors.credit_later, row)
-        if then < starts.repeats.loops:
+        if then < starts.loops:
             relax(credit_after[row], then, t, starts)
     if len(turn):  # with blocking sends: both ranks may begin their next transfer
         for after in (turn[2 * row], turn[2 * row + 1]):
