@@ -67,10 +67,10 @@ class Results(list[dict[str, Any]]):
     def where(self, filter: Mapping[str, Any] | None = None, /, **conditions: Any) -> Results:
         """Return the rows whose columns have the given values.
 
-        A list of values means any of them. Names are columns, swept keys, or words for columns such as `size`. In keywords
-        two underscores stand for a dot; in a mapping, write the dot. Sizes may be texts (`size="1 MiB"`). `algorithm`
-        may be the name in the scenario (`auto`) or the algorithm that ran. Raises InputError for an unknown column, and
-        if no row is left.
+        A list of values means any of them. Names are columns, swept keys, or words for columns such as `size`. In
+        keywords two underscores stand for a dot; in a mapping, write the dot. Sizes may be texts (`size="1 MiB"`).
+        `algorithm` may be the name in the scenario (`auto`) or the algorithm that ran. Raises InputError for an unknown
+        column, and if no row is left.
         """
         from simcoll.api.sweeps import python_words
         from simcoll.report.columns import filtered
