@@ -155,7 +155,11 @@ class Results(list[dict[str, Any]]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a pandas DataFrame with a row for each point. Raises SimcollError without pandas."""
-        return frame(self, self.columns)
+        try:
+            import pandas
+        except ImportError:
+            raise SimcollError("pandas is not installed; install it with: pip install pandas") from None
+        return pandas.DataFrame(list(self), columns=self.columns)
 
     def to_parquet(self, path: str | Path | IO[bytes]) -> None:
         """Write a Parquet file, to a path or a binary stream. Raises SimcollError if the extra `parquet` is not
@@ -209,15 +213,6 @@ class Reply(dict[str, Any]):
         from html import escape
 
         return f"<p><strong>{escape(self.verdict)}</strong></p><pre>{escape(self.text)}</pre>"
-
-
-def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    """Return rows as a data frame; raises SimcollError without pandas."""
-    try:
-        import pandas
-    except ImportError:
-        raise SimcollError("pandas is not installed; install it with: pip install pandas") from None
-    return pandas.DataFrame(list(rows), columns=list(columns))
 
 
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:
