@@ -208,7 +208,6 @@ explain: explain oversubscribed-fat-tree --set algorithm=ring --set 'size=1 MiB'
     oversubscribed-fat-tree --set algorithm=ring --set 'size=1 MiB'
 explain-call: explain quickstart --set profile=nccl-hopper --set algorithm=auto --set 'size=1 MiB' --json
 explain-workload: explain operations.yaml && explain operations.yaml --no-what-if --json
-explain-replication: explain stragglers --set algorithm=ring --set topology.nodes=1 --replication 3 --no-what-if
 explain-faults: explain faults --set algorithm=ring --no-what-if
 recommend: recommend star.yaml --json && recommend star.yaml --among 'ring, tree' -o chosen.json
 recommend-kernels: recommend quickstart --set profile=nccl-hopper --set dtype=float16 --set 'size=[1 KiB, 1 MiB]' &&

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, Whole, with_algorithm, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_keys
 from simcoll.cli._terminal import progress
 from simcoll.errors import Diagnostic, InputError, RefusedError
 
@@ -19,14 +19,10 @@ MOST_POINTS: Final = 20
 @SCENARIO_OR_KEYS
 @SETS
 @click.option("--no-what-if", is_flag=True, help="Skip the simulations of what would make it faster.")
-@click.option("--replication", metavar="N", type=Whole(), help="Explain only the N-th replication, counted from 0.")
 @JSON
 @QUIET
-@with_algorithm
-@with_machine
-def explain(
-    scenario: str | None, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
-) -> int:
+@with_keys("system", "nodes", "size", "profile", "algorithm")
+def explain(scenario: str | None, sets: tuple[str, ...], no_what_if: bool, as_json: bool, quiet: bool) -> int:
     """Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.
 
     For each point it prints the critical path (the chain of waits that determines the end) by cause and by link, and
@@ -51,7 +47,7 @@ def explain(
         for index, point in enumerate(points):
             watch.begun(index)
             try:
-                run = explained_run(point, replication)
+                run = explained_run(point)
                 documents.append(explanation(run, not no_what_if))
                 overlap += summary(run.ran)
             except RefusedError as error:
