@@ -208,7 +208,6 @@ explain: explain oversubscribed-fat-tree --set algorithm=ring --set 'size=1 MiB'
     oversubscribed-fat-tree --set algorithm=ring --set 'size=1 MiB'
 explain-call: explain quickstart --set profile=nccl-hopper --set algorithm=auto --set 'size=1 MiB' --json
 explain-workload: explain operations.yaml && explain operations.yaml --no-what-if --json
-explain-replication: explain stragglers --set algorithm=ring --set topology.nodes=1 --replication 3 --no-what-if
 explain-faults: explain faults --set algorithm=ring --no-what-if
 recommend: recommend star.yaml --json && recommend star.yaml --among 'ring, tree' -o chosen.json
 recommend-kernels: recommend quickstart --set profile=nccl-hopper --set dtype=float16 --set 'size=[1 KiB, 1 MiB]' &&
@@ -239,8 +238,7 @@ export-schedule: export all_reduce/ring --ranks 4 --to msccl -o ring.xml && impo
 export-goal: export broadcast/binomial --ranks 6 --root 2 --to goal -o b.goal && import b.goal --json
 export-topology: export hgx-a100-4 --nodes 2 --to graphviz && export pairs.yaml --to graphml
 export-results: run star.yaml --quiet -o out --set 'algorithm=[ring, tree]' && export out/results.csv --to nccl-tests
-    && export out/results.csv --to nccl-tuner && export out/results.csv --to torch && export out/results.csv --to
-    parquet -o r.parquet && export out/results.csv --to arrow -o r.arrow
+    && export out/results.csv --to nccl-tuner && export out/results.csv --to parquet -o r.parquet
 export-refused: export barrier/tree --ranks 4 --to msccl && export all_reduce/ring --to msccl && export hgx-h100 --to
     msccl
 import-refused: import star.yaml && import broken.yaml --as msccl && import missing.xml

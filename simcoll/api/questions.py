@@ -96,7 +96,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
 
 
 @_question
-def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | None = None, **keys: Any) -> Reply:
+def explain(asked: Asked = None, /, *, what_if: bool = True, **keys: Any) -> Reply:
     """Return the critical path of each point, the links that bind, and simulated changes that would make it faster.
 
     Raises InputError and RefusedError as `predict` does.
@@ -110,7 +110,7 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, replication: int | 
     from simcoll.report.overlap import summary
     from simcoll.report.verdicts import of_explanation, of_several
 
-    runs = [explained_run(point, replication) for point in points_of(asked, keys)]
+    runs = [explained_run(point) for point in points_of(asked, keys)]
     found = [explanation(run, what_if) for run in runs]
     shown = "\n".join([text(found), *(line for run in runs for line in summary(run.ran))])
     verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)

@@ -71,7 +71,7 @@ class Results(list[dict[str, Any]]):
         an unknown column, and if no row is left.
         """
         from simcoll.api.sweeps import python_words
-        from simcoll.report.plot.key_columns import filtered
+        from simcoll.report.columns import filtered
 
         named = {**(filter or {}), **{name.replace("__", "."): value for name, value in conditions.items()}}
         several = (list, tuple, set, frozenset, range)
@@ -81,7 +81,7 @@ class Results(list[dict[str, Any]]):
             return Results(filtered(self, wanted), self._said)
 
     def _column(self, name: str) -> str:
-        from simcoll.report.plot.key_columns import column_of
+        from simcoll.report.columns import column_of
 
         try:
             return column_of(self, name)
@@ -153,27 +153,25 @@ class Results(list[dict[str, Any]]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a pandas DataFrame with a row for each point. Raises SimcollError without pandas."""
-        return frame(self, self.columns)
+        try:
+            import pandas
+        except ImportError:
+            raise SimcollError("pandas is not installed; install it with: pip install pandas") from None
+        return pandas.DataFrame(list(self), columns=self.columns)
 
     def to_parquet(self, path: str | Path | IO[bytes]) -> None:
         """Write a Parquet file, or to a binary stream; needs the extra `parquet`. Raises SimcollError where that is
         missing."""
-        from simcoll.report.exports import arrow_and_torch
+        from simcoll.report.exports import parquet
 
-        _write(path, arrow_and_torch.parquet(self.rows()))
+        _write(path, parquet.dump(self.rows()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
         `parquet`."""
-        from simcoll.report.exports import arrow_and_torch
+        from simcoll.report.exports import parquet
 
-        return arrow_and_torch.arrow_table(self.rows()).__arrow_c_stream__(requested_schema)
-
-    def to_torch(self) -> list[Any]:
-        """Return a torch.utils.benchmark.Measurement for each row with a time. Raises SimcollError without torch."""
-        from simcoll.report.exports import arrow_and_torch
-
-        return arrow_and_torch.measurements(self.rows())
+        return parquet.arrow_table(self.rows()).__arrow_c_stream__(requested_schema)
 
     @overload
     def to_csv(self) -> str: ...
@@ -213,15 +211,6 @@ class Reply(dict[str, Any]):
         from html import escape
 
         return f"<p><strong>{escape(self.verdict)}</strong></p><pre>{escape(self.text)}</pre>"
-
-
-def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    """Return rows as a data frame; raises SimcollError without pandas."""
-    try:
-        import pandas
-    except ImportError:
-        raise SimcollError("pandas is not installed; install it with: pip install pandas") from None
-    return pandas.DataFrame(list(rows), columns=list(columns))
 
 
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:

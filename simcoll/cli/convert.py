@@ -16,17 +16,9 @@ if TYPE_CHECKING:
     from simcoll.schedule.names import Protocol
 
 FORMATS = (
-    "msccl",
-    "goal",
-    "graphviz",
-    "graphml",
-    "node-link",
-    "yaml",
-    "nccl-tests",
-    "nccl-tuner",
-    "parquet",
-    "arrow",
-    "torch",
+    *("msccl", "goal"),
+    *("graphviz", "graphml", "node-link", "yaml"),
+    *("nccl-tests", "nccl-tuner", "parquet"),
 )
 
 
@@ -127,8 +119,7 @@ def export(
 
     Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml,
     node-link (JSON of networkx), yaml (a file of devices and links). Results: nccl-tests (its table), nccl-tuner
-    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet, arrow (pyarrow), torch (the
-    table of torch.utils.benchmark).
+    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet.
     """
     from simcoll import units
     from simcoll.config.input_files import ImportLog

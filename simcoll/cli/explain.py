@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, Whole, with_algorithm, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_algorithm, with_machine
 from simcoll.cli._terminal import progress
 from simcoll.errors import Diagnostic, InputError, RefusedError
 
@@ -19,18 +19,15 @@ MOST_POINTS: Final = 20
 @SCENARIO_OR_KEYS
 @SETS
 @click.option("--no-what-if", is_flag=True, help="Skip the simulations of what would make it faster.")
-@click.option("--replication", metavar="N", type=Whole(), help="Explain only the N-th replication, counted from 0.")
 @JSON
 @QUIET
 @with_algorithm
 @with_machine
-def explain(
-    scenario: str | None, sets: tuple[str, ...], no_what_if: bool, replication: int | None, as_json: bool, quiet: bool
-) -> int:
+def explain(scenario: str | None, sets: tuple[str, ...], no_what_if: bool, as_json: bool, quiet: bool) -> int:
     """Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.
 
-    For each point: the critical path, the chain of waits that determines the end, by cause and link; the links that
-    bind; and how many times as fast it is with one thing changed, each simulated.
+    For each point it prints the critical path (the chain of waits that determines the end) by cause and by link, and
+    the links that limit the time. It then simulates the point with one change at a time, and prints the speed-ups.
     """
     from simcoll.config import text_table
     from simcoll.explanation.explain import SCHEMA, explanation, text
@@ -51,7 +48,7 @@ def explain(
         for index, point in enumerate(points):
             watch.begun(index)
             try:
-                run = explained_run(point, replication)
+                run = explained_run(point)
                 documents.append(explanation(run, not no_what_if))
                 overlap += summary(run.ran)
             except RefusedError as error:

@@ -61,8 +61,9 @@ def measure(
 ) -> int:
     """Run a scenario for real, over gloo or NCCL, and write a measured table.
 
-    With torch.distributed, on this machine or as a rank that torchrun or Slurm has started. Prints a table; `-o` also
-    writes it as a measured table for `simcoll compare`; killed and started again it goes on where it was.
+    It uses torch.distributed, on this machine or as a rank that torchrun or Slurm started. It prints a table; with `-o`
+    it also writes a measured table for `simcoll compare`. If it is killed, start it again: it continues with the
+    missing rows.
     """
     from simcoll.measurement import real_run as real
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
@@ -80,7 +81,7 @@ def measure(
     if dry_run:
         if member and real.membership()[0]:
             return 0  # one rank prints it for all
-        lines = list(rehearsed(points, backend, _told))
+        lines = list(rehearsed(points, backend, _to_stderr))
         print("\n".join([of_dry_run(lines), *lines]))
         return 0
     tell = (lambda line: None) if quiet else Lines()
@@ -115,9 +116,9 @@ def measure(
 def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: float, quiet: bool) -> int:
     """Run a scenario for real between hosts made on this machine, with links as slow as it says.
 
-    Needs Linux and root. Hosts and switches are network namespaces, ranks talk gloo over TCP. Topologies of bare hosts:
-    single-switch, fat-tree with one spine, ring, torus, full-mesh. Prints a table; `-o` also writes it as a measured
-    table for `simcoll compare`.
+    Needs Linux and root. Hosts and switches are network namespaces; ranks communicate with gloo over TCP. It supports
+    topologies of hosts without GPUs: single-switch, fat-tree with one spine, ring, torus, full-mesh. It prints a table;
+    with `-o` it also writes a measured table for `simcoll compare`.
     """
     from simcoll.measurement import network_lab as laboratory
     from simcoll.measurement import real_run as real
@@ -160,5 +161,5 @@ def _check(timeout: float, output: Path | None) -> None:
         raise InputError(f"{output}: is a folder", "give the name of a file to write, e.g. measured.csv")
 
 
-def _told(line: str) -> None:
+def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)

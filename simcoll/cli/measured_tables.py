@@ -88,9 +88,9 @@ def compare(
 def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
     """Check whether measured times are as this hardware should give.
 
-    MEASURED is a measured table or what nccl-tests printed; `-` reads a pipe. Prints of each point whether it is what
-    is expected, which region is off, and then what explains it best, by simulating what may be wrong. Ends with
-    status 1 unless the machine is healthy: no region is off.
+    MEASURED is a measured table, or the output of nccl-tests; `-` reads a pipe. For each point the output says whether
+    its time is as expected. It names the regions of sizes whose times are not normal, and the simulated fault that
+    explains them best. The exit status is 0 if the machine is healthy, i.e. if no region is off, else 1.
     """
     from simcoll.accuracy.diagnosis.diagnose import diagnosed
     from simcoll.report.accuracy_text import diagnosis_text
@@ -131,7 +131,7 @@ def calibrate(
     from simcoll.prediction import result_rows
     from simcoll.report import accuracy_text
     from simcoll.report.plot import save
-    from simcoll.report.plot.curves import residual_figure
+    from simcoll.report.plot.comparison import residual_figure
 
     if output.suffix not in (".yaml", ".yml"):
         raise InputError(f"{output}: a profile is a YAML file", "give a name that ends with .yaml")
@@ -173,9 +173,10 @@ def validate(
 ) -> int:
     """Measure, fit, predict, and report how good predictions are.
 
-    Runs the studies of a folder that this machine can (gloo over loopback always, the lab with root, NCCL with GPUs),
-    or those that are named. Writes REPORT.md, plots, measured tables and fitted profiles. Where studies are named and
-    -o is not, the report of these is printed, and REPORT.md stays as it is. Exit status 1 if a goal is missed.
+    Runs the named studies. Without names it runs all studies of the folder that this machine can run: gloo over
+    loopback always, the lab as root, NCCL with GPUs. Writes REPORT.md, plots, measured tables and fitted profiles. If
+    you name studies without -o, it prints their report and does not change REPORT.md. Exit status 1 if a goal is
+    missed.
     """
     from simcoll.accuracy.studies import study_file as known
     from simcoll.accuracy.studies import study_report

@@ -43,7 +43,7 @@ def plot(
     """
     from simcoll.prediction import result_rows
     from simcoll.report import run_plots
-    from simcoll.report.plot.key_columns import filtered
+    from simcoll.report.columns import filtered
     from simcoll.report.verdicts import of_pictures
     from simcoll.scenario.key_types import KeyPlot
 

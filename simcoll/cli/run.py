@@ -229,21 +229,9 @@ def _check_trace(file: Path, points: Sequence[Point]) -> None:
     if not file.name.endswith((".json", ".json.gz")):
         raise InputError(f"--trace {file}: the ending of the name is not known", "end its name in .json or .json.gz")
     if len(points) > 1:
-        keys = _varying([point.scenario.model_dump(mode="json") for point in points])
+        keys = sorted({key for point in points for key in point.varied})
         mistake = f"--trace shows one point, and there are {len(points)}"
         raise InputError(mistake, "choose one: " + " ".join(f"--set {key}=…" for key in keys))
-
-
-def _varying(documents: Sequence[Any]) -> list[str]:
-    """Return the keys that have several values, with dots where they are nested."""
-    first, keys = documents[0], list[str]()
-    for key in first:
-        values = [document.get(key) for document in documents]
-        if all(isinstance(value, dict) for value in values):
-            keys += [f"{key}.{below}" for below in _varying(values)]
-        elif any(value != first[key] for value in values):
-            keys.append(key)
-    return keys
 
 
 def _write_trace(file: Path, point: Point) -> None:

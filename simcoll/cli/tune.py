@@ -25,7 +25,7 @@ from simcoll.cli._options import (
     output_folder,
     unbracketed,
 )
-from simcoll.errors import InputError, Place
+from simcoll.errors import InputError, Place, RefusedError
 
 if TYPE_CHECKING:
     from simcoll.nccl.tuner import TunerTable
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "simcoll.tune/1"
 SIMULATED: Final = 512  # bytes: least size for which regret is shown; two float16 for each of many ranks
+DTYPE: Final = "float16"  # of simulated calls
 KEYS: Final = ("env", "library_version", "topology")  # keys of a scenario that --set reaches
 SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 
@@ -71,10 +72,11 @@ def tune(
 ) -> None:
     """Print the costs that NCCL's tuner computes on a system, and its choices.
 
-    SYSTEM is a shipped one, or a topology file. A table shows latency and bandwidth of each pair of algorithm and
-    protocol; below, for 8 B to 8 GiB, stands the pair that NCCL takes, and the time that it reckons with, in us. With
-    --profile follow, from 512 B on, times that are simulated: of what NCCL takes, of the best pair, and the regret.
-    --set reaches the keys of a scenario that the tuner knows: env, library_version and those of the topology.
+    SYSTEM is a shipped system or a topology file. The first table shows latency and bandwidth of each pair of algorithm
+    and protocol, as NCCL assumes them. The second table shows, for sizes from 8 B to 8 GiB, the pair that NCCL takes,
+    and the time that NCCL expects, in us. With --profile a third table, from 512 B on, shows simulated times: of NCCL's
+    choice, of the best pair, and how much longer NCCL's choice takes (the regret). --set accepts the keys of a scenario
+    that the tuner reads: env, library_version, and keys of the topology.
     """
     from simcoll.config import text_table
     from simcoll.nccl import communicator, graph_search, graph_xml, tuner
@@ -106,7 +108,9 @@ def tune(
         held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
         source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
         picture = f"regret-{count}.png" if len(scenarios) > 1 else "regret.png"
-        rows = _regrets(machine, table, profile, env.given, output and output / picture) if profile else []
+        rows = _regrets(scenario, table, profile) if profile else []
+        if output and profile:
+            _draw_regret(rows, table, profile, Path(machine).stem, output / picture)
         document = _document(file.name, source, table)
         documents.append(document | ({"regret": rows} if profile else {}))
         if not as_json:
@@ -147,28 +151,57 @@ def _check(profile: str | None, output: Path | None, graph_file: Path | None) ->
         raise InputError(f"--profile: {profile} has no NCCL kernels", "name one that has, e.g. nccl-hopper")
 
 
-def _regrets(
-    system: str, table: TunerTable, profile: str, env: dict[str, Any], output: Path | None
-) -> list[dict[str, Any]]:
-    """Return NCCL's choices beside the best ones; draw the regret if `output` names a picture."""
-    from simcoll.explanation import nccl_regret
+def _regrets(scenario: Scenario, table: TunerTable, profile: str) -> list[dict[str, Any]]:
+    """Simulate NCCL's choice and the best pair of algorithm and protocol; return a row for each collective and size.
 
-    rows = nccl_regret.regrets(system, table, profile, [size for size in SIZES if size >= SIMULATED], env)
+    `regret` is how much longer NCCL's pair takes, as a share. Rows cover the collectives that the profile was fitted
+    to; points whose choice is not modelled are left out.
+    """
+    from simcoll.nccl.algorithm_names import COLLECTIVES, names
+    from simcoll.prediction.predict import predict
+    from simcoll.scenario.key_types import Placement
+    from simcoll.scenario.profile import load_profile
+
+    comm, rows = table.communicator, []
+    release = {"library_version": table.constants.release} if comm.library == "nccl" else {}
+    call = {"placement": Placement(per_node=comm.gpus), "ranks": comm.ranks, "dtype": DTYPE, "profile": profile}
+    fitted = load_profile(profile).calibration
+    covered = {series.collective for series in fitted.covers} if fitted else set(COLLECTIVES)
+    for collective, size in itertools.product(COLLECTIVES, SIZES):
+        choice = table.choose(collective, size) if collective in covered and size >= SIMULATED else None
+        if choice is None or choice.algorithm not in names(collective):
+            continue
+        sized = {**call, **release, "collective": collective, "size": size}
+        pair = {"algorithm": choice.algorithm, "protocol": choice.protocol}
+        try:
+            own = predict(scenario.model_copy(update={**sized, **pair}))
+        except RefusedError:  # not modelled
+            continue
+        best = predict(scenario.model_copy(update={**sized, "algorithm": "best", "protocol": "auto"}))
+        own_us, best_us = own.time_ps / 1e6, best.time_ps / 1e6
+        rows.append({
+            "collective": collective,
+            "size_bytes": size,
+            **pair,
+            "time_us": own_us,
+            "best_algorithm": best.algorithm,
+            "best_protocol": best.protocol,
+            "best_us": best_us,
+            "regret": own_us / best_us - 1,
+        })  # fmt: skip
     if not rows:
         raise InputError("simcoll can simulate no algorithm that NCCL chooses here", "leave out --profile")
-    if output:
-        from simcoll.report.plot import save
-        from simcoll.report.plot.any_key import key_figure
-
-        comm = table.communicator
-        about = {
-            "topology": f"{Path(system).stem}, {comm.ranks} ranks, NCCL {table.constants.release}",
-            "profile": profile,
-        }
-        drawn = [{**row, **about, "regret (%)": 100 * row["regret"]} for row in rows]
-        save(key_figure(drawn, "size_bytes", "regret (%)", ["collective"]), output)
-        print(output, file=sys.stderr)
     return rows
+
+
+def _draw_regret(rows: list[dict[str, Any]], table: TunerTable, profile: str, system: str, output: Path) -> None:
+    from simcoll.report.plot import save
+    from simcoll.report.plot.any_key import key_figure
+
+    topology = f"{system}, {table.communicator.ranks} ranks, NCCL {table.constants.release}"
+    drawn = [{**row, "topology": topology, "profile": profile, "regret (%)": 100 * row["regret"]} for row in rows]
+    save(key_figure(drawn, "size_bytes", "regret (%)", ["collective"]), output)
+    print(output, file=sys.stderr)
 
 
 def _pair(row: dict[str, Any], which: str = "") -> str:

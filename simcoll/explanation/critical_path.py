@@ -47,19 +47,17 @@ VIAS: Final = ("itself", "data", "channel", "credit", "receiver", "link", "task"
 class Segment(NamedTuple):
     """A part of the critical path, from `begin_ps` to `end_ps`, spent on `cause`.
 
-    `link` (for causes on a link), `rank` (straggler), `transfer` (index in the program; not for computation and
-    stragglers) and `task` (computation) are NONE if they do not apply. `then` is the relation to the next segment. That
-    belongs to the same transfer or task (`itself`), or to one that waited for this one's `data`, `channel` or `credit`,
-    at the `receiver`, or behind a `task`, a `barrier` or a `blocking` rank. The last segment has `end`.
+    `where` is a link (for causes on a link), a rank (straggler) or a task (computation), else NONE. `transfer` is an
+    index in the program, NONE for computation and stragglers. `then` is the relation to the next segment. That belongs
+    to the same transfer or task (`itself`), or to one that waited for this one's `data`, `channel` or `credit`, at the
+    `receiver`, or behind a `task`, a `barrier` or a `blocking` rank. The last segment has `end`.
     """
 
     begin_ps: int
     end_ps: int
     cause: str
-    link: int
-    rank: int
+    where: int
     transfer: int
-    task: int
     then: str
 
 
@@ -93,10 +91,7 @@ class CriticalPath:
         names = list(CAUSES)
         columns = (column.tolist() for column in vars(self).values())
         for begin, end, code, where, transfer, via in zip(*columns, strict=True):
-            cause = names[code]
-            kinds = (LINKED, ("straggler",), ("computation",))
-            link, rank, task = (where if cause in causes else NONE for causes in kinds)
-            yield Segment(begin, end, cause, link, rank, transfer, task, VIAS[via])
+            yield Segment(begin, end, names[code], where, transfer, VIAS[via])
 
     def shares(self) -> dict[tuple[str, int], int]:
         """Return the time in ps for each cause and place (link, rank, task or NONE), the longest first."""

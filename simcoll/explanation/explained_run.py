@@ -13,18 +13,16 @@ from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.run import Policy, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE
-from simcoll.errors import InputError, wrong
+from simcoll.errors import wrong
 from simcoll.explanation.critical_path import CAUSES, LINKED, CriticalPath, Segment, critical_path
-from simcoll.prediction import replications
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
-from simcoll.prediction.predictions import LAUNCHING, ProgramRun, StepPrediction, policy
+from simcoll.prediction.predictions import LAUNCHING, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
-from simcoll.scenario.variability import Drawn
 from simcoll.workload.plan import Work
 
 MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more need more memory than a usual machine has
@@ -64,13 +62,11 @@ class TimeShare(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExplainedRun:
-    """A point that ran, with what explains its time. `scenario` names the chosen algorithm and protocol; `drawn`: it is
-    a workload that ran as one replication."""
+    """A point that ran, with what explains its time. `scenario` names the chosen algorithm and protocol."""
 
     scenario: Scenario
     ran: Prediction
     row: ResultRow
-    drawn: bool = False
 
     @property
     def time_ps(self) -> int:
@@ -140,7 +136,6 @@ class ExplainedRun:
             work = self._tasks[where][1]
             assert work.call and isinstance(self.ran, StepPrediction)
             lead = Counter(self.ran.calls[work.call, work.ranks].lowered.lead)
-            lead["launch"] += ps - lead.total()  # a drawn launch is later
             return [((name, None), part) for name, part in lead.items() if part]
         named = self._named(cause, where)
         if cause not in LINKED or named[1] is None or cause == "fault":
@@ -162,18 +157,18 @@ class ExplainedRun:
 
     def _parts(self, segment: Segment, lead: int) -> Iterator[TimeShare]:
         begin, ps = segment.begin_ps + lead, segment.end_ps - segment.begin_ps
-        for (cause, where), part in self._split(segment.cause, max(segment.link, segment.rank, segment.task), ps):
+        for (cause, where), part in self._split(segment.cause, segment.where, ps):
             yield self._part(segment, cause, where, begin, begin + part)
             begin += part
 
     def _part(self, segment: Segment, cause: str, where: str | None, begin: int, end: int) -> TimeShare:
-        i, task = segment.transfer, segment.task
+        i = segment.transfer
         if i == NONE:
-            if task == NONE:
-                return TimeShare(begin, end, cause, where, segment.then, rank=segment.rank)
+            if segment.cause != "computation":
+                return TimeShare(begin, end, cause, where, segment.then, rank=segment.where)
             assert isinstance(self.ran, StepPrediction)
-            rank = int(self.ran.tasks.rank[task])
-            return TimeShare(begin, end, cause, where, segment.then, self._tasks[task][1].name, rank)
+            rank, work = int(self.ran.tasks.rank[segment.where]), self._tasks[segment.where][1]
+            return TimeShare(begin, end, cause, where, segment.then, work.name, rank)
         program = self.ran.program
         tasks, name = program.tasks, None
         if tasks:  # a switch has no task
@@ -197,53 +192,33 @@ class ExplainedRun:
     def _tasks(self) -> Sequence[tuple[int, Work]]:
         """Return the kind of each task, and its work."""
         assert isinstance(self.ran, StepPrediction)
-        kinds, named = self.ran.tasks.kind, list[tuple[int, Work]]()
-        for work in self.ran.plan.works:
-            while True:  # a call whose launch takes time is two operations
-                kind = int(kinds[len(named)])
-                named += [(kind, work)] * len(work.ranks)
-                if kind != LAUNCHING:
-                    break
-        return named
+        works = (self.ran.plan.works[number] for number in works_of_tasks(self.ran))
+        return list(zip(self.ran.tasks.kind.tolist(), works, strict=True))
 
 
-def explained_run(point: Scenario | Point, replication: int | None = None, most: int = MOST_MESSAGES) -> ExplainedRun:
-    """Run a point without disturbances, or as one `replication` of it.
+def explained_run(point: Scenario | Point, most: int = MOST_MESSAGES) -> ExplainedRun:
+    """Run a point without what differs from run to run.
 
     Raises InputError for points that cannot be explained, e.g. with more than `most` messages, and all errors of a run.
     """
-    scenario = point.scenario if isinstance(point, Point) else point
-    if replication is not None:
-        _check_replication(scenario, replication)
     if isinstance(point, Point):
         with point.placing():
-            return explained_run(scenario, replication, most)
-    drawn = None if replication is None else replications.drawing(scenario, replication)
-    plain = scenario.model_copy(update={"variability": None, "replications": None, "faults": scenario.striking})
-    if scenario.in_buckets:
+            return explained_run(point.scenario, most)
+    plain = point.model_copy(update={"variability": None, "replications": None, "faults": point.striking})
+    if point.in_buckets:
         raise wrong("measure", "calls in buckets cannot be explained", "leave out `buckets`: each is a single call")
-    ran = predict(scenario if drawn and scenario.workload else plain)
-    if isinstance(ran, StepPrediction) and ran.only and not drawn:  # one question, one answer
-        return dataclasses.replace(explained_run(ran.only.scenario, most=most), row=row_of(ran))
+    ran = predict(plain)
+    if isinstance(ran, StepPrediction) and ran.only:  # one question, one answer
+        return dataclasses.replace(explained_run(ran.only.scenario, most), row=row_of(ran))
     if (messages := unheld_messages(ran)) > most:
         problem = f"{messages} messages are more than can be explained ({most})"
         raise wrong("ranks", problem, "ask for fewer ranks, or larger chunks")
     if isinstance(ran, StepPrediction):
-        if drawn:
-            ran, plain = _disturbed(ran, drawn), plain.model_copy(update={"faults": tuple(drawn.happened())})
-        return ExplainedRun(plain, ran, row_of(ran), drawn is not None)
+        return ExplainedRun(plain, ran, row_of(ran))
     chosen: dict[str, Any] = {"algorithm": ran.algorithm}
     if ran.protocol != "none" and executor(plain).protocols:  # messages cannot be asked for a protocol by name
         chosen["protocol"] = ran.protocol
-    if drawn:
-        if changed := {"slow_links", "ecmp"}.intersection(drawn.felt()):
-            problem = f"a collective with `{min(changed)}` cannot be explained"
-            raise wrong("variability", problem, f"choose another replication, or leave out `{min(changed)}`")
-        late = replications.arriving(plain, drawn, ran.n)
-        chosen |= {"arrivals": dict(enumerate(late.tolist())), "faults": tuple(drawn.happened())}
-    known = plain.model_copy(update=chosen)
-    ran = dataclasses.replace(predict(known), asked=ran.asked) if drawn else ran
-    return ExplainedRun(known, ran, row_of(ran))
+    return ExplainedRun(plain.model_copy(update=chosen), ran, row_of(ran))
 
 
 def unheld_messages(ran: Prediction) -> int:
@@ -256,19 +231,13 @@ def unheld_messages(ran: Prediction) -> int:
     return max(ran.run.totals.messages, sum(call.sums.messages for call in calls if call))
 
 
-def _check_replication(scenario: Scenario, replication: int) -> None:
-    count = scenario.replications or 0
-    if not 0 <= replication < count:
-        cure = f"give 0 … {count - 1}" if count else "leave it out: the scenario has none"
-        raise InputError(f"there is no replication {replication}", cure)
-
-
-def _disturbed(ran: StepPrediction, drawn: Drawn) -> StepPrediction:
-    """Return a joined plan with one set of draws."""
-    program = replications.disturbed(ran, drawn)
-    outcome = run(program, policy(ran.scenario, "totals"))
-    totals = dataclasses.replace(ran.totals, makespan_ps=outcome.totals.makespan_ps)
-    return dataclasses.replace(ran, run=ProgramRun(ran.scenario, lambda: program, outcome, program), totals=totals)
+def works_of_tasks(ran: StepPrediction) -> list[int]:
+    """Return for each task the number of its operation in the plan; a call may be two tasks, launch and call."""
+    works: list[int] = []
+    for number, work in enumerate(ran.plan.works):
+        launched = ran.tasks.kind[len(works)] == LAUNCHING
+        works += [number] * (len(work.ranks) * (2 if launched else 1))
+    return works
 
 
 def _timeline(ran: Prediction, hops: bool) -> Timeline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from simcoll.config.groups import grouped
-from simcoll.config.machine_limits import check_time
 from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers
@@ -28,6 +26,11 @@ SCHEMA: Final = "simcoll.recommend/1"
 CLOSE: Final = 1.01  # the bisection ends when sizes on both sides of a change differ by at most 1 %
 APART: Final = 8  # between sizes further apart than this factor another winner is possible, though both have the same
 NEAR: Final = 2.0  # between two sizes only candidates within twice the best time at one of them are simulated
+
+_IDENTITY: Final = (
+    *("scenario", "topology", "collective", "workload", "ranks", "nodes"),
+    *("dtype", "profile", "transport", "sharing"),
+)
 
 OnProgress = Callable[[], None]
 Timed = dict[int, dict[Candidate, ResultRow]]
@@ -50,33 +53,19 @@ class Best(NamedTuple):
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
 
-class Spent:
-    """The runs of all recommendations of one question, and the seconds that they have taken."""
-
-    def __init__(self) -> None:
-        self.runs, self.seconds = 0, 0.0
-
-    def check(self, left: int, cure: str) -> None:
-        """Raise InputError if runs are left and the time limit is reached: a few different ranks may take longer than
-        was estimated."""
-        if left:
-            what = f"{self.runs} of {self.runs + left} runs, one for each choice and size,"
-            check_time(self.seconds, what, cure, "algorithm")
-
-
 class Recommendation:
     """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest. A
     workload has one size, 0. `own` is the recommendation among NCCL's own calls, if other executors have candidates,
     too."""
 
-    def __init__(self, point: Point, sizes: Sequence[int], of: Sequence[Candidate], spent: Spent):
-        self.scenario, self.sizes, self.of = point.scenario, sorted(set(sizes)), list(of)
-        self.places, self.spent = point.places, spent
+    def __init__(self, point: Point, sizes: Sequence[int], of: Sequence[Candidate]):
+        self.scenario, self.places = point.scenario, point.places
+        self.sizes, self.of = sorted(set(sizes)), list(of)
         self.timed: Timed = {}
         self.left_out: dict[str, str] = {}
         self.nccl: dict[int, ResultRow] = {}
         own = [candidate for candidate in of if self._by_nccl(candidate)]
-        self.own = Recommendation(point, sizes, own, self.spent) if own and len(own) < len(of) else None
+        self.own = Recommendation(point, sizes, own) if own and len(own) < len(of) else None
 
     def _by_nccl(self, candidate: Candidate) -> bool:
         """Whether NCCL runs a candidate; this includes `auto`, NCCL's own choice for the calls of a workload."""
@@ -88,19 +77,12 @@ class Recommendation:
     def simulate(self, jobs: int, done: OnProgress) -> None:
         """Simulate all candidates at all sizes. For a workload, first all methods run with the scenario's settings,
         then candidates with the best method or the best settings, until none is better. Raises InputError if no
-        candidate can run, if nothing takes any time, or if the runs take too long: an answer from some candidates would
-        look like one from all."""
-        if self.scenario.workload:
-            asked = [each for each in self.of if each.settings == self.of[0].settings]
-            while asked:
-                self._take([(size, candidate) for size in self.sizes for candidate in asked], jobs, done)
-                asked = list(self._beside())
-        else:
-            try:
-                self._take([(size, candidate) for size in self.sizes for candidate in self.of], jobs, done)
-            except InputError:
-                self.timed.clear()
-                raise
+        candidate can run, or if nothing takes any time."""
+        step = self.scenario.workload is not None
+        asked = [each for each in self.of if not step or each.settings == self.of[0].settings]
+        while asked:
+            self._take([(size, candidate) for size in self.sizes for candidate in asked], jobs, done)
+            asked = list(self._beside()) if step else []
         if not any(self.timed.values()):
             reason = next(iter(self.left_out.values())).removeprefix("failed: ")
             raise InputError([Diagnostic.of(reason, cure="choose another collective or topology")])
@@ -132,15 +114,9 @@ class Recommendation:
     def _take(self, asked: Sequence[tuple[int, Candidate]], jobs: int, done: OnProgress) -> None:
         points = {number: self._point(*pair) for number, pair in enumerate(asked)}
         results: dict[int, ResultRow] = {}
-        clock = _clock(jobs)
-        cure, begun = _fewer(self.of), clock()
-        self.spent.check(len(points), cure)
         for number, row in workers.compute(sweep.run_point, points, jobs):
             results[number] = row
             done()
-            self.spent.runs += 1
-            self.spent.seconds, begun = self.spent.seconds + clock() - begun, clock()
-            self.spent.check(len(points) - len(results), cure)
         for number, (size, candidate) in enumerate(asked):
             rows = self.timed.setdefault(size, {})
             if results[number].status == "ok":
@@ -228,22 +204,10 @@ class Recommendation:
         """Return the recommendation for scripts; docs/recommend.md describes the keys."""
         bests = self.bests
         first = bests[0].row
-        names = (
-            "scenario",
-            "topology",
-            "collective",
-            "workload",
-            "ranks",
-            "nodes",
-            "dtype",
-            "profile",
-            "transport",
-            "sharing",
-        )
         notes = caveats.notes([self.scenario.model_copy(update={"algorithm": "auto"})])  # whichever algorithm it names
         confidence = dict.fromkeys(best.row.confidence or "uncalibrated" for best in bests)
         return {
-            **{name: first[name] for name in names if first[name] is not None},
+            **{name: first[name] for name in _IDENTITY if first[name] is not None},
             "confidence": ", ".join(confidence),
             "ranges": list(self._ranges(bests)),
             "sizes": [self._size(best) for best in bests],
@@ -335,11 +299,6 @@ class Recommendation:
                 yield replace(known[last], algorithm=last.nccl)
 
 
-def _clock(jobs: int) -> Callable[[], float]:
-    """Return a clock of CPU time for one job, else of wall time."""
-    return time.process_time if jobs == 1 else time.monotonic
-
-
 def _choice(candidate: Candidate) -> dict[str, Any]:
     names = {name: getattr(candidate, name) for name in ("algorithm", "protocol", "executor", "nccl")}
     return {"choice": str(candidate), **names, **candidate.settings}
@@ -353,7 +312,7 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
     point is left.
     """
     plain = {"variability": None, "replications": None}
-    made, refused, spent = [], [], Spent()
+    made, refused = [], []
     alike = [replace(point, scenario=point.scenario.model_copy(update=plain)) for point in points]
     for asked in grouped(alike, lambda point: _key(point.scenario)).values():
         group = [point.scenario for point in asked]
@@ -370,7 +329,7 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
     if not made:
         raise refused[0]
     _check_choices(made)
-    return [Recommendation(first, sizes, _distinct(first, of), spent) for first, sizes, of in made]
+    return [Recommendation(first, sizes, _distinct(first, of)) for first, sizes, of in made]
 
 
 def _distinct(point: Point, of: Sequence[Candidate]) -> list[Candidate]:
@@ -393,12 +352,8 @@ def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidat
     runs = [len(set(sizes)) * len(of) for _, sizes, of in asked]
     rank_runs = sum(count * rank_count(point.scenario) for count, (point, _, _) in zip(runs, asked, strict=True))
     what = f"{sum(runs)} runs, one for each choice and size,"
-    check_runs(rank_runs, what, _fewer(asked[0][2]))
-
-
-def _fewer(of: Sequence[Candidate]) -> str:
-    """Return the fix to suggest if choices take too long."""
-    return f"name fewer choices with --among, e.g. {of[0].algorithm}, or the number of `groups`, or fewer sizes"
+    named = f"name fewer choices with --among, e.g. {asked[0][2][0].algorithm}"
+    check_runs(rank_runs, what, f"{named}, or the number of `groups`, or fewer sizes")
 
 
 def _key(scenario: Scenario) -> str:

@@ -31,10 +31,10 @@ class Slice(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """The position of a slice: the number of its track, and its place there."""
+    """The begin of a slice: the number of its track, and its time in ps."""
 
     track: int
-    place: int
+    begin: int
 
 
 class Arrow(NamedTuple):
@@ -52,11 +52,6 @@ class Track:
     process: str
     name: str
     slices: list[Slice] = field(default_factory=list)
-
-    def add(self, slice_: Slice) -> int:
-        """Append a slice and return its place in the track."""
-        self.slices.append(slice_)
-        return len(self.slices) - 1
 
 
 class Counter(NamedTuple):
@@ -103,21 +98,6 @@ def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
 LINKS: Final = "links"  # the process whose tracks are directions of links
 
 
-class Played(NamedTuple):
-    """A program that ran, with its timeline.
-
-    Participant p is called `names[p]`; channel c belongs to a stream, `streams[c]` ('' if there is only one). The trace
-    shows everything `shift` ps later, and each transfer as `times` of its size: one number, or one each.
-    """
-
-    program: Program
-    timeline: Timeline
-    names: Sequence[str]
-    streams: Sequence[str]
-    shift: int = 0
-    times: int | NDArray[Any] = 1
-
-
 class _TracedTransfer(NamedTuple):
     """One transfer with its shifted times, in ps; `first` is the number of its first hop."""
 
@@ -148,21 +128,33 @@ class _TracedTransfer(NamedTuple):
 
 
 class Tracks:
-    """The tracks and arrows of the transfers; they follow the `tracks` given."""
+    """The tracks and arrows of the transfers of a program that ran; they follow the `tracks` given.
 
-    def __init__(self, played: Played, tracks: Iterable[Track]):
-        self.played, self.tracks, self.arrows = played, list(tracks), list[Arrow]()
-        self.hop_begin, self.hop_end = (
-            (times + played.shift).tolist() for times in (played.timeline.hop_begin, played.timeline.hop_end)
-        )
-        self.transfers = list(_transfers(played))
+    Participant p is called `names[p]`; channel c belongs to a stream, `streams[c]` ('' if there is only one).
+    Everything is shown `shift` ps later, and each transfer as `times` of its size: one number, or one each.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        timeline: Timeline,
+        names: Sequence[str],
+        streams: Sequence[str],
+        shift: int,
+        times: int | NDArray[Any],
+        tracks: Iterable[Track],
+    ):
+        self.program, self.names, self.streams = program, names, streams
+        self.tracks, self.arrows = list(tracks), list[Arrow]()
+        self.hop_begin, self.hop_end = ((each + shift).tolist() for each in (timeline.hop_begin, timeline.hop_end))
+        self.transfers = list(_transfers(program, timeline, shift, times))
         sends = self._sends()
         receptions = self._receptions()
         self.counters = self._links()
         for transfer in self.transfers:
             if transfer.number in receptions:
                 self.arrows.append(Arrow(sends[transfer.number], receptions[transfer.number], "send"))
-        for number, before in enumerate(played.program.reads.tolist()):
+        for number, before in enumerate(program.reads.tolist()):
             if before != NONE:
                 self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
 
@@ -173,22 +165,23 @@ class Tracks:
         at = len(self.tracks)
         for lane in range(max(numbers, default=-1) + 1):
             self.tracks.append(Track(process, name + (f" ({lane + 1})" if lane else "")))
-        placed = zip(order, numbers, strict=True)
-        return {number: Spot(at + lane, self.tracks[at + lane].add(slice_)) for (number, slice_), lane in placed}
+        for (_, slice_), lane in zip(order, numbers, strict=True):
+            self.tracks[at + lane].slices.append(slice_)
+        return {number: Spot(at + lane, slice_.begin) for (number, slice_), lane in zip(order, numbers, strict=True)}
 
     def _sends(self) -> dict[int, Spot]:
         """Add a track for each channel of each rank: a slice lasts from the start of a transfer until it is sent."""
-        program, spots = self.played.program, dict[int, Spot]()
+        program, spots = self.program, dict[int, Spot]()
         tasks = program.tasks
-        lane = tasks.lane.tolist() if tasks else range(len(self.played.streams))
+        lane = tasks.lane.tolist() if tasks else range(len(self.streams))
         of = grouped(self.transfers, lambda transfer: int(lane[transfer.channel]))
         seen: Count[tuple[int, str]] = Count()
         for _, sent in sorted(of.items(), key=lambda item: (item[1][0].src, item[0])):
-            owner, stream = sent[0].src, self.played.streams[sent[0].channel]
+            owner, stream = sent[0].src, self.streams[sent[0].channel]
             name = f"{stream} channel {seen[owner, stream]}".strip()
             seen[owner, stream] += 1
             slices = {each.number: Slice(each.start, each.sent, *self._sent(each), each.args()) for each in sent}
-            spots |= self._lay(self.played.names[owner], name, slices)
+            spots |= self._lay(self.names[owner], name, slices)
         return spots
 
     def _sent(self, transfer: _TracedTransfer) -> tuple[str, str]:
@@ -198,7 +191,7 @@ class Tracks:
         return f"{transfer.chunk} to {self._short(transfer.dst)}", "send"
 
     def _short(self, participant: int) -> str:
-        return self.played.names[participant].partition(" (")[0]
+        return self.names[participant].partition(" (")[0]
 
     def _receptions(self) -> dict[int, Spot]:
         """Add a track of receptions for each rank: from when the last link begins to carry a transfer until it is done.
@@ -210,7 +203,7 @@ class Tracks:
         spots: dict[int, Spot] = {}
         for rank, received in sorted(of.items()):
             slices = {each.number: self._reception(each) for each in received}
-            spots |= self._lay(self.played.names[rank], "receives", slices)
+            spots |= self._lay(self.names[rank], "receives", slices)
         return spots
 
     def _reception(self, transfer: _TracedTransfer) -> Slice:
@@ -221,7 +214,7 @@ class Tracks:
 
     def _links(self) -> list[Counter]:
         """Add a track for each direction of a link, several where transfers share it; return counters of its use."""
-        program = self.played.program
+        program = self.program
         of: dict[int, dict[int, Slice]] = {}
         links = (program.hops.links % program.servers).tolist()
         for transfer in self.transfers:
@@ -257,11 +250,12 @@ def in_use(slices: Iterable[Slice]) -> list[tuple[int, float]]:
     return rates
 
 
-def _transfers(played: Played) -> Iterable[_TracedTransfer]:
-    program, timeline, shift = played.program, played.timeline, played.shift
+def _transfers(
+    program: Program, timeline: Timeline, shift: int, times: int | NDArray[Any]
+) -> Iterable[_TracedTransfer]:
     chunk = program.schedule.src_slot[program.origin]
-    columns: list[NDArray[Any]] = [np.arange(len(program)), program.src, program.dst, program.nbytes * played.times]
+    columns: list[NDArray[Any]] = [np.arange(len(program)), program.src, program.dst, program.nbytes * times]
     columns += [chunk, program.schedule.step[program.origin], program.loop, program.reduce, program.channel]
     columns += [program.hops.first[:-1], np.diff(program.hops.first)]
-    columns += [times + shift for times in (timeline.start, timeline.sent, timeline.arrive, timeline.end)]
+    columns += [each + shift for each in (timeline.start, timeline.sent, timeline.arrive, timeline.end)]
     return map(_TracedTransfer, *(column.tolist() for column in columns))

@@ -214,7 +214,7 @@ def _of_step(explained: ExplainedRun, ran: StepPrediction) -> Iterator[Change]:
         return predict(scenario.model_copy(update=changed)).time_ps
 
     def on(group: frozenset[str]) -> int:
-        if runs.tunable or explained.drawn:  # a new program would draw new disturbances
+        if runs.tunable:
             return played(bandwidths=np.where(np.isin(kinds, list(group)), 2, 1) * program.bandwidths)
         # on other links NCCL's calls choose anew, and reach other rates
         return predict(scenario, _with(rated_topology(scenario), partial(_faster, group))).time_ps
@@ -232,9 +232,6 @@ def _of_step(explained: ExplainedRun, ran: StepPrediction) -> Iterator[Change]:
         yield "no faults", partial(makespan_ps, dataclasses.replace(program, changes=None))
     if any(part.gamma for part in program.parts):
         yield "reductions take no time", partial(played, **costing(gamma=0))
-    if explained.drawn:  # a new program would draw new disturbances
-        yield "nothing disturbed", anew
-        return
     if not runs.tunable:
         yield "launches take no time", partial(ran.retimed, ran.costs.launched_free)
     if runs.tunable:

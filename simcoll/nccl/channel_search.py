@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from simcoll.nccl.node_paths import C2C, LOC, NVL, PIX, PXN, NodePaths, PathRules
+from simcoll.nccl.node_paths import C2C, LOC, NVL, PIX, PXN, NodePaths
 from simcoll.topology.nccl_graphs import GraphPattern
 
 _FIRST_TRY: Final = 1 << 10  # steps spent on a first try with the GPUs in order of number
@@ -62,41 +62,13 @@ class Demand(NamedTuple):
     taken: tuple[tuple[int, int], ...]
 
 
-class Demands:
-    """The demands of channels with a draft's speeds, for each path of a node."""
-
-    def __init__(self, node: NodePaths, draft: Draft):
-        self.node, self.draft = node, draft
-        self._known: dict[tuple[int, int, float], Demand | None] = {}
-
-    def of(self, src: int, dst: int, times: float = 1) -> Demand | None:
-        """Return the demand of a path at `times` the speed; None if its type is not allowed."""
-        key = src, dst, times
-        if key not in self._known:
-            self._known[key] = self._worked_out(src, dst, times)
-        return self._known[key]
-
-    def _worked_out(self, src: int, dst: int, times: float) -> Demand | None:
-        node, draft = self.node, self.draft
-        intra = {node.kinds[src], node.kinds[dst]} <= {"gpu", "nvs"}
-        speed = (draft.intra if intra else draft.inter) * times
-        farthest = draft.type_intra if intra else draft.type_inter
-        path = node.paths[src, dst]
-        if path.type > farthest:
-            return None
-        if draft.pattern in _TREES and node.paths[dst, src].type > farthest and path.type != PXN:
-            return None  # trees send both ways; with another GPU's NIC (PXN) the way back does not count
-        return Demand(len(path.links), tuple((link, round(speed * part * UNIT)) for link, part in node.parts(src, dst)))
-
-
 class Round:
     """One depth-first search for channels as `wanted`. It replaces the contents of `best` by each better result."""
 
-    def __init__(self, node: NodePaths, rules: PathRules, wanted: Draft, best: Draft, across: bool, steps: int):
-        self.node, self.rules, self.best, self.across, self.left = node, rules, best, across, steps
+    def __init__(self, node: NodePaths, wanted: Draft, best: Draft, across: bool, steps: int):
+        self.node, self.best, self.across, self.left = node, best, across, steps
         self.draft = dataclasses.replace(wanted, hops=0, orders=[], nets=[])
-        demands = Demands(node, self.draft)
-        self._demand, self.limits = demands.of, ChannelLimits(demands, across)
+        self._demands: dict[tuple[int, int, float], Demand | None] = {}
         self.count = len(node.gpus)
         self.free = [round(bandwidth * UNIT) for bandwidth in node.bandwidth]
         self.net_free = dict.fromkeys(node.nets, node.net_GBps)
@@ -110,10 +82,17 @@ class Round:
         ring = wanted.pattern == "ring"
         self.to_net = (self.count - 1 if ring else 0) if across else -1
         self.to_first = self.count - 1 if ring and not across else -1
+        # pairs of GPUs that may follow each other in a channel
+        self._pairs = [
+            pair
+            for pair, (kind, bandwidth) in node.widest.items()
+            if kind <= wanted.type_intra and bandwidth >= wanted.intra - 1e-3
+        ]
+        self.most = self._most()
 
     def run(self) -> int:
         """Search; return the number of unused steps, or -1 if the result cannot be improved."""
-        stack: list[Steps] = [self._channel()] if not self.limits.settled(self.best) else []
+        stack: list[Steps] = [self._channel()] if not self._is_final() else []
         while stack and not self._settled:
             below = next(stack[-1], None)
             if below is None:
@@ -123,6 +102,25 @@ class Round:
         return self.left
 
     # --- bandwidth ---
+
+    def _demand(self, src: int, dst: int, times: float = 1) -> Demand | None:
+        """Return the demand of a path at `times` the speed; None if its type is not allowed."""
+        key = src, dst, times
+        if key not in self._demands:
+            self._demands[key] = self._worked_out(src, dst, times)
+        return self._demands[key]
+
+    def _worked_out(self, src: int, dst: int, times: float) -> Demand | None:
+        node, draft = self.node, self.draft
+        intra = {node.kinds[src], node.kinds[dst]} <= {"gpu", "nvs"}
+        speed = (draft.intra if intra else draft.inter) * times
+        farthest = draft.type_intra if intra else draft.type_inter
+        path = node.paths[src, dst]
+        if path.type > farthest:
+            return None
+        if draft.pattern in _TREES and node.paths[dst, src].type > farthest and path.type != PXN:
+            return None  # trees send both ways; with another GPU's NIC (PXN) the way back does not count
+        return Demand(len(path.links), tuple((link, round(speed * part * UNIT)) for link, part in node.parts(src, dst)))
 
     def _take(self, need: Demand | None) -> bool:
         if need is None:
@@ -272,7 +270,7 @@ class Round:
             vars(self.best).update(vars(draft.copy()))
             if draft.channels == draft.most:
                 self.left = -1
-            self._settled = self.left != -1 and self.limits.settled(self.best)
+            self._settled = self.left != -1 and self._is_final()
         if draft.channels < draft.most and self.left > 0:
             self.order = []
             yield self._channel()
@@ -377,26 +375,12 @@ class Round:
         links = [link for link in node.out_of(gpu) if node.types[link] == PIX]
         return int(min(node.bandwidth[links[0]], node.bandwidth[node.back(links[0])])) if links else -1
 
+    # --- upper bounds, which end hopeless searches early ---
 
-class ChannelLimits:
-    """Upper bounds on the result of a round, to end hopeless searches early; `across`: channels lead to other nodes."""
-
-    def __init__(self, demands: Demands, across: bool):
-        self.node, self.draft, self._demand, self.across = demands.node, demands.draft, demands.of, across
-        self.count = len(self.node.gpus)
-        # pairs of GPUs that may follow each other in a channel
-        self._steps = [
-            pair
-            for pair, (kind, bandwidth) in self.node.widest.items()
-            if kind <= self.draft.type_intra and bandwidth >= self.draft.intra - 1e-3
-        ]
-        self._round = self.draft.pattern == "ring" and not across
-        self.most = self._most()
-
-    def settled(self, best: Draft) -> bool:
+    def _is_final(self) -> bool:
         """Return whether links and ports allow no better result than `best`. NCCL would search on without success, so
         an early end does not change the result."""
-        draft, most = self.draft, self.most
+        draft, best, most = self.draft, self.best, self.most
         if draft.pattern == "nvls":
             more = most > best.channels or most * draft.inter > best.channels * best.inter
             return most < draft.least or not more
@@ -420,7 +404,7 @@ class ChannelLimits:
             limit = min(limit, sum(entries))
         if count > 1 and limit:
             # each GPU has a next GPU, except for the last one of a tree, or of a ring that leads to a NIC
-            steps = count if self._round else count - 1
+            steps = count if self.to_first != -1 else count - 1
             for way in (node.out_of, lambda gpu: (node.back(out) for out in node.out_of(gpu))):
                 fits = [self._fits(draft.intra, way(gpu), NVL) for gpu in node.gpus]
                 while sum(min(each, limit) for each in fits) < steps * limit:
@@ -437,8 +421,8 @@ class ChannelLimits:
     def _fewest_hops(self) -> int:
         """Return a lower bound on the number of links of a channel."""
         node = self.node
-        near = min((len(node.paths[pair].links) for pair in self._steps), default=0)
-        hops = near * (self.count if self._round else self.count - 1)
+        near = min((len(node.paths[pair].links) for pair in self._pairs), default=0)
+        hops = near * (self.count if self.to_first != -1 else self.count - 1)
         if self.across:
             ends = [(net, gpu) for net in node.nets for gpu in node.gpus]
             came = min((need[0] for net, gpu in ends if (need := self._demand(net, gpu, 1))), default=0)

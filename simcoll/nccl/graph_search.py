@@ -320,7 +320,7 @@ class _GraphSearch:
     def _round(self, draft: Draft, best: Draft) -> tuple[int, int]:
         """Search one round; return the number of unused steps, and the number of steps allowed."""
         steps = _STEPS_ALIKE if draft.same else _STEPS
-        return Round(self.node, self.rules, draft, best, self.across, steps).run(), steps
+        return Round(self.node, draft, best, self.across, steps).run(), steps
 
     def _split(self, best: Draft) -> None:
         """Split each fast channel into two of half the speed."""

@@ -12,8 +12,8 @@ import simcoll
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NONE
 from simcoll.errors import InputError
-from simcoll.explanation.explained_run import unheld_messages
-from simcoll.explanation.viewer_trace import FAULTS, Arrow, Played, Slice, Spot, Trace, Track, Tracks
+from simcoll.explanation.explained_run import unheld_messages, works_of_tasks
+from simcoll.explanation.viewer_trace import FAULTS, Arrow, Slice, Spot, Trace, Track, Tracks
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
 from simcoll.scenario.scenario import Scenario
@@ -139,11 +139,10 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         owners, behind = [""] * (int(program.channel.max(initial=-1)) + 1), []
         about |= {"algorithm": prediction.algorithm, "protocol": prediction.protocol, "channels_alike": count}
         tracks = _kernels(prediction, names)
-    played = Played(program, timeline, names, owners, shift, count)
     about, struck = _about(scenario, prediction.time_ps, about), _faults(prediction)
     if not transfers:
         return Trace([*tracks, *struck], behind, [], about, names[:n])
-    drawn = Tracks(played, tracks)
+    drawn = Tracks(program, timeline, names, owners, shift, count, tracks)
     return Trace([*drawn.tracks, *struck], [*drawn.arrows, *behind], drawn.counters, about, names[:n])
 
 
@@ -160,7 +159,7 @@ def _faults(prediction: Prediction) -> list[Track]:
         if window.begin < prediction.time_ps:
             track = tracks.setdefault((window.link, window.effect), Track(FAULTS, window.link))
             args = {"link": window.link, "kind": window.kind}
-            track.add(Slice(window.begin, min(window.end, prediction.time_ps), window.effect, "fault", args))
+            track.slices.append(Slice(window.begin, min(window.end, prediction.time_ps), window.effect, "fault", args))
     return list(tracks.values())
 
 
@@ -204,11 +203,11 @@ def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
         for rank in group:
             came = int(program.arrivals[rank])
             if waited:
-                tracks[rank].add(Slice(came, came + waited, "host", "host", {}))
+                tracks[rank].slices.append(Slice(came, came + waited, "host", "host", {}))
             if prediction.launch_ps:
-                tracks[rank].add(Slice(came + waited, came + launch, "launch", "launch", {}))
+                tracks[rank].slices.append(Slice(came + waited, came + launch, "launch", "launch", {}))
             kernel = kernel_name(ran), "kernel", arguments(ran, rank)
-            tracks[rank].add(Slice(came + launch, int(done[rank]) + launch, *kernel))
+            tracks[rank].slices.append(Slice(came + launch, int(done[rank]) + launch, *kernel))
     return tracks
 
 
@@ -228,30 +227,21 @@ def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Tra
     number = {key: place for place, key in enumerate(streams)}
     spots = []
     times = zip(timeline.opened.tolist(), timeline.done.tolist(), strict=True)
-    tasks_at = zip(tasks.rank.tolist(), _works(prediction), tasks.kind.tolist(), times, strict=True)
+    tasks_at = zip(tasks.rank.tolist(), works_of_tasks(prediction), tasks.kind.tolist(), times, strict=True)
     for rank, work, kind, (opened, done) in tasks_at:
         key = rank, plan.works[work].stream
-        task = Slice(opened, done, *_doing(prediction, work, rank, kind))
-        spots.append(Spot(number[key], streams[key].add(task)))
+        streams[key].slices.append(Slice(opened, done, *_doing(prediction, work, rank, kind)))
+        spots.append(Spot(number[key], opened))
     return list(streams.values()), _behind(prediction.program, spots)
 
 
 def _owners(prediction: StepPrediction, program: Program) -> list[str]:
     """Return the stream of each channel of a joined plan; empty for a switch's channel."""
     assert program.tasks
-    works = _works(prediction)
+    works = works_of_tasks(prediction)
     return [
         "" if task == NONE else prediction.plan.works[works[task]].stream for task in program.tasks.channel.tolist()
     ]
-
-
-def _works(prediction: StepPrediction) -> list[int]:
-    """Return for each task the number of its operation in the plan; a call may be two tasks, launch and call."""
-    works: list[int] = []
-    for number, work in enumerate(prediction.plan.works):
-        launched = prediction.tasks.kind[len(works)] == LAUNCHING
-        works += [number] * (len(work.ranks) * (2 if launched else 1))
-    return works
 
 
 def _doing(prediction: StepPrediction, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:

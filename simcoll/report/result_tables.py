@@ -10,6 +10,7 @@ from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
 from simcoll.prediction.summary_sentence import of_rows, said, transports, unanswered
+from simcoll.report.columns import separating, varying
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import described, load_profile, titled
 from simcoll.scenario.scenario import Scenario
@@ -21,17 +22,9 @@ SIZE_CONVENTION: Final = (
     "size = largest buffer of a rank, as nccl-tests counts it (all_gather, reduce_scatter, gather, scatter: "
     "ranks × per-rank bytes); GB = 10^9 B"
 )
-_SPARE: Final = (
-    "op",
-    "workload",
-    "nodes",
-    "collective",
-    "ranks",
-    "executor",
-    "confidence",
-    "algbw_GBps",
-    "bound_us",
-)  # if too wide
+_SPARE: Final = (  # if the table is too wide
+    *("op", "workload", "nodes", "collective", "ranks", "executor", "confidence", "algbw_GBps", "bound_us"),
+)
 
 
 def run_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
@@ -104,7 +97,7 @@ def varied_table(rows: Sequence[ResultRow]) -> str:
 
 def _with_asked(rows: Sequence[ResultRow]) -> list[Mapping[str, Any]]:
     """Return rows with the algorithm as printed: `auto → ring` if several were requested, else the one that ran."""
-    if not _varies(rows, "asked"):
+    if not varying(rows, ["asked"]):
         return list(rows)
     return [{**row, "algorithm": row.algorithm if _by_name(row) else f"{row.asked} → {row.algorithm}"} for row in rows]
 
@@ -134,11 +127,7 @@ def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the columns in which rows differ, besides collective, algorithm, size and ranks."""
     calls = ("executor", "protocol", "library_version", "in_place")
     named = ("topology", "profile", "dtype", "op", "root", *calls)
-    return [*(name for name in named if _varies(rows, name)), *swept(rows)]
-
-
-def _varies(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
-    return len({row[column] for row in rows}) > 1
+    return [*varying(rows, named), *swept(rows)]
 
 
 def values_of(rows: Sequence[ResultRow], column: str) -> str:
@@ -155,7 +144,9 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
         return []
     size, ranks = max((row["size_bytes"] or 0, row["ranks"] or 0) for row in used)
     largest = [row for row in used if ((row["size_bytes"] or 0), row["ranks"]) == (size, ranks)]
-    apart, keys = _telling_apart(largest), swept(rows)
+    keys = swept(rows)
+    apart = ["algorithm", *separating(largest, ["collective", *_settings(largest)], ["algorithm"])]
+    apart.sort(key=lambda column: column != "collective")
     busiest: dict[str, list[str]] = {}
     waiting = []
     for row in largest:
@@ -168,16 +159,6 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
     line = f"# busiest link at {short_size(size)}, {ranks} ranks: {few(links, '; ')}"
     idle = f"# below {MOSTLY:.0%}: latency, costs per message and the order of steps count, too: {few(waiting)}"
     return [line, idle] if waiting else [line]
-
-
-def _telling_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns that distinguish rows: the collective if it differs, the algorithm, others if needed."""
-    kept, groups = ["algorithm"], len({row["algorithm"] for row in rows})
-    for column in ["collective", *_settings(rows)]:
-        further = len({tuple(str(row.get(name)) for name in (*kept, column)) for row in rows})
-        if further > groups:
-            kept, groups = [*kept, column], further
-    return ["collective", *(name for name in kept if name != "collective")] if "collective" in kept else kept
 
 
 def few(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:

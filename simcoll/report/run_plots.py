@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from simcoll.config import text_table
 from simcoll.config.groups import grouped
@@ -57,7 +57,8 @@ def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]
     """Yield name and figure of the curves and maps that the scenarios ask for."""
     scenarios = [point.scenario for point in points]
     alone = [scenario for scenario in scenarios if not scenario.workload]
-    yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), _measured(alone, rows))
+    measured = [point for points in _measured(alone, rows).values() for point in points]
+    yield from curves(rows, _wanted(scenarios, (*CURVES, STEP)), measured)
     if _wanted(scenarios, [OVERLAP]) and (shortest := shortest_step(points, rows)):
         yield from _drawn(OVERLAP, lambda: step_overlap(shortest))
     for plot in dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots if isinstance(plot, KeyPlot)):
@@ -74,8 +75,8 @@ def _drawn(name: str, draw: Callable[[], Any]) -> Iterator[Named]:
 
 def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
     """Return the figure of a quantity over a key; raises InputError."""
+    from simcoll.report.columns import filtered
     from simcoll.report.plot.any_key import key_figure
-    from simcoll.report.plot.key_columns import filtered
 
     kept = filtered(rows, {key: listed(value) for key, value in plot.filter.items()})
     return key_figure(kept, plot.x, plot.y, plot.group, plot.facet)
@@ -88,14 +89,14 @@ def listed(value: Any) -> list[str]:
 
 def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
     """Yield curves and maps of rows; a line on stderr says why one cannot be drawn."""
-    from simcoll.report.plot.curves import scaling_figure
+    from simcoll.report.plot.any_key import scaling_figure, size_figure
     from simcoll.report.plot.maps import crossover_figure
     from simcoll.report.plot.steps import step_figure
 
     good = [row for row in rows if row.status == "ok" and row.size_bytes and row.time_us]  # rows with a bandwidth
     figure: dict[str, Callable[[], Any]] = {
-        "busbw": lambda: _over_size(good, "busbw", measured),
-        "latency": lambda: _over_size(good, "latency", measured),
+        "busbw": lambda: size_figure(good, "busbw", measured),
+        "latency": lambda: size_figure(good, "latency", measured),
         "scaling": lambda: scaling_figure(good, measured),
         "crossover": lambda: crossover_figure(good),
         STEP: lambda: step_figure(rows),
@@ -104,28 +105,10 @@ def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[
         yield from _drawn(name, figure[name])
 
 
-def _over_size(rows: Sequence[ResultRow], quantity: Literal["busbw", "latency"], measured: Sequence[Any]) -> Any:
-    """Return curves over the size, or bars if there is only one size."""
-    from simcoll.report.plot.any_key import key_figure
-    from simcoll.report.plot.curves import size_figure
-    from simcoll.report.plot.style import COMPETING, SETTINGS, telling
-
-    if measured or len({row.size_bytes for row in rows}) > 1:
-        return size_figure(rows, quantity, measured)
-    varied = [name for name in ("collective", "ranks", "nodes") if len({row[name] for row in rows}) > 1]
-    across = next((name for name in ("nodes", "ranks") if len({row[name] for row in rows}) > 2), "algorithm")
-    counted = across != "algorithm"  # one line over the rank counts instead of a panel for each
-    asked = [{**row, "algorithm": row.asked or row.algorithm} for row in rows]
-    apart = [name for name in varied if not counted or name == "collective"]
-    groups = [name for name in telling(asked, (*SETTINGS, *COMPETING)) if name not in varied]
-    groups = ["algorithm", *groups] if counted else groups
-    return key_figure(rows, across, "busbw" if quantity == "busbw" else "time", groups, apart)
-
-
 def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the points of a comparison as a table and a picture; return the paths."""
     from simcoll.report.plot import save
-    from simcoll.report.plot.curves import compare_figure
+    from simcoll.report.plot.comparison import compare_figure
 
     columns = list(document["points"][0])
     rows = ([point[column] for column in columns] for point in document["points"])
@@ -136,44 +119,40 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
     """Return a note for each requested measured table without rows of the run's points."""
-    notes = []
-    for name, having in _tables(scenarios).items():
-        if not _measured(having, rows):
-            kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in _kinds(rows)]
-            notes.append(f"{name}: nothing of it is drawn: it has no {', '.join(kinds[:3])}")
-    return notes
+    kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in dict.fromkeys(map(_kind, rows))]
+    what = ", ".join(kinds[:3])
+    tables = _measured(scenarios, rows)
+    return [f"{name}: nothing of it is drawn: it has no {what}" for name, points in tables.items() if not points]
 
 
-def _kinds(rows: Sequence[ResultRow]) -> list[tuple[str, int | None, str | None]]:
-    """Return collective, ranks and dtype of rows; a measured row is drawn only beside rows that share all three."""
-    return list(dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows))
+def _kind(row: Any) -> tuple[str, int | None, str | None]:
+    """Return collective, ranks and dtype; a measured row is drawn only beside rows that share all three."""
+    return row.collective, row.ranks, row.dtype
 
 
-def _tables(scenarios: Sequence[Scenario]) -> dict[str, list[Scenario]]:
-    drawn = (scenario for scenario in scenarios if scenario.measured and set(scenario.plots) & set(CURVES))
-    return grouped(drawn, lambda scenario: str(scenario.measured))
-
-
-def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """Return the measured points that match rows of the run, with their bus bandwidth."""
+def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of each measured table that curves ask for, if they match rows of the run, with their bus
+    bandwidth."""
     from simcoll.formats.measured import find_measured, read_measured
     from simcoll.schedule.collectives import collective
 
-    covered = _kinds(rows)
-    points = []
-    for name in dict.fromkeys(scenario.measured for scenario in scenarios if scenario.measured):
+    covered, tables = set(map(_kind, rows)), dict[str, list[dict[str, Any]]]()
+    for name in [str(each.measured) for each in scenarios if each.measured and set(each.plots) & set(CURVES)]:
+        if name in tables:
+            continue
+        tables[name] = []
         for row in read_measured(find_measured(name)):
-            if (row.collective, row.ranks, row.dtype) in covered:
+            if _kind(row) in covered:
                 factor = float(collective(row.collective).busbw(row.ranks))
-                busbw = row.size_bytes / row.time_us / 1e3 * factor
-                points.append({**{name: getattr(row, name) for name in _DRAWN}, "busbw_GBps": busbw})
-    return points
+                columns = {column: getattr(row, column) for column in _DRAWN}
+                tables[name].append({**columns, "busbw_GBps": row.size_bytes / row.time_us / 1e3 * factor})
+    return tables
 
 
 def swept_words(point: Point, place: bool = True) -> list[str]:
     """Return the values of a point's swept keys in words, without those in the point's name. If not `place`, keys that
     the machine's name tells are left out, too."""
-    from simcoll.report.plot.key_columns import ALIASES, said
+    from simcoll.report.columns import ALIASES, said
 
     keys = {path: value for path, value in point.varied.items() if path not in _NAMED and (place or path not in _PLACE)}
     columns = {ALIASES.get(path, path): value for path, value in keys.items() if value is not None}

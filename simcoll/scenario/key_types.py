@@ -19,28 +19,28 @@ from simcoll.config.yaml_tree import Model
 
 
 class MeasureSpec(Model):
-    """Settings for running a point on real hardware."""
+    """How a point is run on real hardware."""
 
     harness: Literal["p2p", "library", "nccl-tests", "graph"] = "p2p"
-    """`p2p` runs the schedule by send and receive, `library` calls the library's own collective, one call at a time.
-    `nccl-tests` makes such calls back to back and gives their mean, as nccl-tests does; `graph` the same from a CUDA
-    graph."""
+    """How the collective is called. `p2p`: as the sends and receives of the schedule. `library`: as the library's own
+    collective, one call at a time. `nccl-tests`: as the library's own collective, many calls in a row; their mean
+    counts, as in nccl-tests. `graph`: many calls in a row from a CUDA graph."""
     calls: Annotated[StrictInt, Field(ge=1)] = 20
-    """Calls of a timed run of `nccl-tests` and `graph`."""
+    """Number of calls in one timed run of `nccl-tests` and `graph`."""
     warmup: Annotated[StrictInt, Field(ge=0)] = 3
-    """Runs before timing begins."""
+    """Number of runs before the timed runs."""
     repeats: Annotated[StrictInt, Field(ge=1)] = 20
-    """Timed runs, over all launches."""
+    """Number of timed runs, in all launches together."""
     launches: Annotated[StrictInt, Field(ge=1)] = 1
-    """Starts of the ranks over which the timed runs are spread."""
+    """How often the ranks are started anew. The timed runs are divided among the launches."""
     verify: StrictBool = True
-    """Whether every element is checked before timing."""
+    """Whether every element of the result is checked before the timed runs."""
     buckets: Annotated[StrictInt, Field(ge=1)] = 1
-    """Equal calls into which the library's collective is cut."""
+    """Number of equal calls into which the library's collective is cut."""
     async_op: StrictBool = False
-    """Whether these calls are all under way at once, or one after another."""
+    """Whether these calls run at the same time. Otherwise they run one after the other."""
     compute: Literal["sleep", "real"] = "sleep"
-    """What the layers of a workload do: sleep, or multiply matrices."""
+    """What the layers of a workload do: they sleep, or they multiply matrices."""
 
 
 PLOTS: Final = {
@@ -48,10 +48,10 @@ PLOTS: Final = {
     "latency": "time over size",
     "scaling": "time over ranks",
     "crossover": "map of the fastest algorithm, by size and ranks",
-    "timeline": "the sends of each rank over time, at the largest size; up to 4,000 transfers",
+    "timeline": "the sends of each rank over time, at the largest size; for up to 4,000 transfers",
     "utilisation": "the topology, coloured by how busy its links are at the largest size",
-    "step": "time of a training step by bucket size, of a workload",
-    "overlap": "computation and communication of a rank over time, and their overlap, of a workload",
+    "step": "for a workload: time of a step by bucket size",
+    "overlap": "for a workload: computation and communication of a rank over time, and where they overlap",
 }
 
 
@@ -96,10 +96,10 @@ Plots = Annotated[tuple[_Plot, ...], BeforeValidator(listed)]
 
 
 class Placement(Model):
-    """The number of ranks on each node, unless ranks are placed one by one."""
+    """Where ranks run, by their number on each node."""
 
     per_node: Annotated[StrictInt, Field(ge=1)]
-    """Ranks on each node."""
+    """Number of ranks on each node."""
 
 
 def _placement(value: object) -> Placement | tuple[str, ...] | None:

@@ -98,14 +98,7 @@ def one_chunk(request: Request) -> int:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A registered algorithm.
-
-    `chunks(request)`: number of chunks of the buffer. `cost`: closed-form time of n ranks on a full mesh of links with
-    latency α and β time units per byte, for m bytes. It is a Python expression in `n, alpha, beta, m` (and `log2`, the
-    floor of the logarithm), valid if `cost_for(n)`. `options`: the user's options and their values. `needs_agent`: it
-    needs a switch that reduces, or one in each group (`agent_a_group`). `library`: NCCL has it, so `auto` may choose
-    it. `rotation(request)`: a shift of ranks and chunks that leaves the schedule unchanged.
-    """
+    """A registered algorithm; `register` describes the fields."""
 
     collective: str
     name: str
@@ -211,7 +204,15 @@ def chunk_per_rank(request: Request) -> int:
 
 
 def register(collective: str, name: str, **fields: Any) -> Callable[[Steps], Steps]:
-    """Enter a function from a `Request` to steps under `collective/name`; `fields` are further fields of `Algorithm`.
+    """Enter a function from a `Request` to steps under `collective/name`.
+
+    `fields` are keywords, none of which is needed. `chunks(request)`: number of chunks of the buffer, by default 1.
+    `pipelined`: loops over a large buffer follow one step behind. `cost`: closed-form time of n ranks on a full mesh of
+    links with latency α and β time units per byte, for m bytes. It is a Python expression in `n, alpha, beta, m` (and
+    `log2`, the floor of the logarithm), valid if `cost_for(n)`. `options`: the user's options and their values.
+    `uses_groups`: the request's groups count. `needs_agent`: it needs a switch that reduces, or one in each group
+    (`agent_a_group`). `library`: NCCL has it, so `auto` may choose it. `rotation(request)`: a shift of ranks and chunks
+    that leaves the schedule unchanged.
 
     >>> from simcoll import build, send
     >>> @register("broadcast", "from_the_root")

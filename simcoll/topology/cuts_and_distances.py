@@ -1,7 +1,7 @@
 """Cuts and distances of a topology, computed with NumPy for many devices and links at once.
 
 `Machines` knows the machine of each device. It finds links inside machines, and links that leave a set of devices.
-`LinksByEnd` finds the least latency from some devices to all others.
+`least` finds the least latency from some devices to all others.
 """
 
 from __future__ import annotations
@@ -82,30 +82,23 @@ class Machines:
         return found[0], found[1]
 
 
-class LinksByEnd:
-    """Links sorted by the device at their end, to find paths of least latency. `ends` is (links, 2)."""
+def least(ends: Numbers, devices: int, latencies: Numbers, sources: Numbers) -> Numbers:
+    """Return the least latency in ps from each source to each device, (sources, devices); UNREACHED for no path. `ends`
+    are the devices at both ends of each link, (links, 2)."""
+    order = np.argsort(ends[:, 1], kind="stable")
+    tails, taken = ends[order, 0], latencies[order]
+    heads, starts = np.unique(ends[order, 1], return_index=True)
+    found = np.full((len(sources), devices), UNREACHED)
+    found[np.arange(len(sources)), sources] = 0
+    for _ in range(MOST_ROUNDS):  # Bellman-Ford: round k adds paths of k hops
+        by_last = np.minimum.reduceat(found[:, tails] + taken, starts, axis=1)
+        now = np.minimum(found[:, heads], by_last)
+        if (now == found[:, heads]).all():
+            return found
+        found[:, heads] = now
+    from scipy.sparse import csr_array  # takes 0.1 s to load, and few topologies have such long ways
+    from scipy.sparse.csgraph import dijkstra
 
-    def __init__(self, devices: int, ends: Numbers):
-        self.devices = devices
-        self.order = np.argsort(ends[:, 1], kind="stable")
-        self.tails = ends[self.order, 0]
-        self.heads, self.starts = np.unique(ends[self.order, 1], return_index=True)
-
-    def least(self, latencies: Numbers, sources: Numbers) -> Numbers:
-        """Return the least latency in ps from each source to each device, (sources, devices); UNREACHED for no path."""
-        least = np.full((len(sources), self.devices), UNREACHED)
-        least[np.arange(len(sources)), sources] = 0
-        taken = latencies[self.order]
-        for _ in range(MOST_ROUNDS):  # Bellman-Ford: round k adds paths of k hops
-            by_last = np.minimum.reduceat(least[:, self.tails] + taken, self.starts, axis=1)
-            now = np.minimum(least[:, self.heads], by_last)
-            if (now == least[:, self.heads]).all():
-                return least
-            least[:, self.heads] = now
-        from scipy.sparse import csr_array  # takes 0.1 s to load, and few topologies have such long ways
-        from scipy.sparse.csgraph import dijkstra
-
-        heads = np.repeat(self.heads, np.diff(np.append(self.starts, len(taken))))
-        ways = csr_array((taken, (self.tails, heads)), shape=(self.devices, self.devices))
-        found: Numbers = np.minimum(dijkstra(ways, indices=sources), UNREACHED).astype(np.int64)
-        return found
+    ways = csr_array((latencies, tuple(ends.T)), shape=(devices, devices))
+    found[:] = np.minimum(dijkstra(ways, indices=sources), UNREACHED)
+    return found

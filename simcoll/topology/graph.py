@@ -12,9 +12,8 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +23,7 @@ from simcoll.config.arrays import Numbers, Sets
 from simcoll.config.groups import alike, grouped
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import networkx_attributes
-from simcoll.topology.cuts_and_distances import LinksByEnd, Machines
+from simcoll.topology.cuts_and_distances import Machines, least
 from simcoll.topology.route_tables import MANY, RouteTables
 from simcoll.topology.routing import POLICIES, Route, Router, RoutingPolicy
 from simcoll.topology.wiring import MEMORY, Link, Wiring
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["MEMORY", "Link", "RankGroups", "Topology"]
 
 RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
-
-_OF_LINKS: Final = ("graph", "every_link", "bandwidths", "latencies", "link_kinds")  # these depend on the links
 
 
 class Topology:
@@ -65,6 +62,7 @@ class Topology:
         self.facts: Mapping[str, Any] = facts or {}  # keys of `MachineFacts` that a topology file gives
         self.wiring = wiring
         self.links: tuple[tuple[str, str], ...] = tuple([(u, v) for u, ahead in wiring.ahead.items() for v in ahead])
+        self.bandwidths, self.latencies, self.link_kinds = _columns([link for *_, link in wiring])  # B/s, ps, kinds
         self._id = dict(zip(self.links, range(len(self.links)), strict=True))
         self.kinds: dict[str, str] = {device: data["kind"] for device, data in wiring.devices.items()}
         self._node: dict[str, int | None] = {device: data.get("node") for device, data in wiring.devices.items()}
@@ -190,46 +188,29 @@ class Topology:
     @cached_property
     def every_link(self) -> tuple[Link, ...]:
         """All links, in the order of their numbers."""
-        if "bandwidths" not in vars(self):
-            return tuple(link for *_, link in self.wiring)
         rates = zip(self.bandwidths.tolist(), self.latencies.tolist(), self.link_kinds, strict=True)
         return tuple(Link(bandwidth, kind=kind, latency_ps=latency) for bandwidth, latency, kind in rates)
 
     def with_links(self, links: Iterable[Link]) -> Topology:
         """Return a copy with other links, one for each old link. Routes do not change."""
-        changed = self._changed()
-        changed.every_link = tuple(link for _, link in zip(self.links, links, strict=True))
-        return changed
+        return self._changed(*_columns([link for _, link in zip(self.links, links, strict=True)]))
 
     def with_rates(self, bandwidths: Numbers, latencies: Numbers) -> Topology:
         """Return a copy with other bandwidths (B/s) and latencies (ps, at least 1), given as arrays with a number for
         each link. Routes do not change."""
-        kinds, changed = self.link_kinds, self._changed()
-        changed.bandwidths, changed.latencies, changed.link_kinds = bandwidths, latencies, kinds
-        return changed
+        return self._changed(bandwidths, latencies, self.link_kinds)
 
-    def _changed(self) -> Topology:
-        """A copy without the attributes that depend on links."""
+    def _changed(self, bandwidths: Numbers, latencies: Numbers, kinds: tuple[str, ...]) -> Topology:
         changed, _ = copy.copy(self), self._router  # builds the router, so that both share it
-        for name in _OF_LINKS:
+        for name in ("graph", "every_link", "spec"):
             vars(changed).pop(name, None)
-        vars(changed).pop("spec", None)
+        changed.bandwidths, changed.latencies, changed.link_kinds = bandwidths, latencies, kinds
         return changed
 
     @cached_property
     def link_names(self) -> tuple[str, ...]:
         """The name of each link, such as `host3->switch`."""
         return tuple(f"{u}->{v}" for u, v in self.links)
-
-    @cached_property
-    def link_kinds(self) -> tuple[str, ...]:
-        """The kind of each link."""
-        return tuple(link.kind for link in self.every_link)
-
-    @cached_property
-    def bandwidths(self) -> NDArray[np.int64]:
-        """The bandwidth of each link in B/s, as an array."""
-        return np.fromiter(map(attrgetter("bandwidth"), self.every_link), np.int64, len(self.links))
 
     @cached_property
     def trunks(self) -> NDArray[np.bool_]:
@@ -247,11 +228,6 @@ class Topology:
     def between_kinds(self, *kinds: str) -> NDArray[np.bool_]:
         """Return an array (links, 2): whether the devices at the two ends of each link are of these kinds."""
         return self.of_ends([kind in kinds for kind in self.kinds.values()])
-
-    @cached_property
-    def latencies(self) -> NDArray[np.int64]:
-        """The latency of each link in ps, as an array."""
-        return np.fromiter(map(attrgetter("latency_ps"), self.every_link), np.int64, len(self.links))
 
     # --- routes ---
 
@@ -373,11 +349,7 @@ class Topology:
 
     def _least(self, latencies: Numbers, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
         first, last = ([self._number[self._known(device)] for device in devices] for devices in (sources, targets))
-        return self._links_by_end.least(latencies, np.array(first))[:, last]
-
-    @cached_property
-    def _links_by_end(self) -> LinksByEnd:
-        return LinksByEnd(len(self.kinds), self._ends)
+        return least(self._ends, len(self.kinds), latencies, np.array(first))[:, last]
 
     def enclosures(self, devices: Sequence[str]) -> Sets:
         """Return sets of devices, by their numbers. The links into and out of each set may bound the time of a
@@ -391,3 +363,9 @@ class Topology:
 
 def _nested(ranks: Iterable[Any]) -> RankGroups:
     return tuple(_nested(inner) if isinstance(inner, list) else inner for inner in ranks)
+
+
+def _columns(links: Sequence[Link]) -> tuple[Numbers, Numbers, tuple[str, ...]]:
+    """Return the bandwidth (B/s), the latency (ps) and the kind of each link."""
+    bandwidths = np.array([link.bandwidth for link in links], np.int64)
+    return bandwidths, np.array([link.latency_ps for link in links], np.int64), tuple(link.kind for link in links)

@@ -25,7 +25,7 @@ from simcoll.api.sweeps import spelt
 from simcoll.cli.plot import filter_of
 from simcoll.errors import InputError
 from simcoll.prediction import result_rows
-from simcoll.report.plot.key_columns import filtered
+from simcoll.report.columns import filtered
 from simcoll.scenario.scenario import json_schema
 from simcoll.schedule.registry import ALGORITHMS
 from simcoll.units import kind_of, parse

@@ -145,7 +145,7 @@ def test_who_comes_late_is_waited_for(sharing: str) -> None:
     topology = full_mesh(4, FAST_LINK)
     _, path = path_of("all_reduce/ring", topology, 1 << 20, sharing=sharing, arrivals={2: late})
     first = next(iter(path))
-    assert (first.cause, first.rank, first.begin_ps, first.end_ps) == ("straggler", 2, 0, late)
+    assert (first.cause, first.where, first.begin_ps, first.end_ps) == ("straggler", 2, 0, late)
     assert by_cause(path.shares())["straggler"] == late
 
 

@@ -274,27 +274,6 @@ def test_a_slowed_link_is_busy_by_the_rate_it_has(sharing: str, at: str) -> None
     assert 0.99 < bound["busy"] <= 1
 
 
-VARIES = {
-    "launch_skew": {"distribution": "uniform", "low": "20 us", "high": "90 us"},
-    "slow": [{"rank": 3, "factor": 5}],
-}
-
-
-@pytest.mark.parametrize("name", ["two nodes", "ddp"])
-def test_a_replication_is_explained_as_it_was_drawn(name: str) -> None:
-    """Of a scenario with variability one run is explained: it takes what that run takes, and the rank that is always
-    slow is on its path."""
-    varied = {**POINTS[name], "variability": VARIES, "replications": 1}
-    point = points(varied)[0]
-    found = explained_run(point, replication=0)
-    assert found.time_ps / 1e6 == sweep.run_point(point)["time_us_p50"]
-    assert sum(found.shares().values()) == found.time_ps
-    parts = list(found.parts())
-    assert parts[0].rank == 3 or name == "two nodes"
-    assert parts[0].cause in ("straggler", "computation")
-    assert max(answers(found), key=lambda one: one.factor).factor > 1
-
-
 def test_answers_come_in_order_of_gain() -> None:
     """The first answer gains most."""
     factors = [one.factor for one in answers(explained_run(points(POINTS["two nodes"])[0]))]
@@ -334,8 +313,6 @@ REFUSED = {
         ["explain", "quickstart", *(word for text in LARGE for word in ("--set", text))],
         "can be explained",
     ),
-    "no such run": (["explain", "stragglers", "--replication", "200"], "give 0 … 199"),
-    "no runs": (["explain", "two-node-h100", "--set", "algorithm=ring", "--replication", "0"], "leave it out"),
     "an unknown name": (["recommend", "quickstart", "--among", "rings"], "did you mean 'ring'"),
     "nowhere to write": (["recommend", "quickstart", "--to", "nccl-tuner"], "-o"),
 }

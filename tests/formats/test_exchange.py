@@ -150,29 +150,15 @@ def test_mistakes_of_a_graph_stand_at_their_line(old: str, new: str, said: str, 
 
 
 def test_arrow_and_parquet(results: Path, tmp_path: Path):
-    """Rows as an Arrow table keep their numbers, by the PyCapsule interface, in a Parquet file and in an Arrow file."""
+    """Rows as an Arrow table keep their numbers, by the PyCapsule interface and in a Parquet file."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = api.run(api.load("quickstart", ["algorithm=[ring, tree]", "size=1 MiB"]))
     table = pyarrow.RecordBatchReader.from_stream(rows).read_all()
     assert table.column("time_us").to_pylist() == [row["time_us"] for row in rows]
     assert simcoll("export", results, "--to", "parquet", "-o", tmp_path / "r.parquet").status == 0
     assert parquet.read_table(tmp_path / "r.parquet").num_rows == 9
-    assert simcoll("export", results, "--to", "arrow", "-o", tmp_path / "r.arrow").status == 0
-    assert pyarrow.ipc.open_file(tmp_path / "r.arrow").read_all().num_rows == 9
-    pandas = pytest.importorskip("pandas")
-    read, alike = pandas.read_feather(tmp_path / "r.arrow"), pandas.read_csv(results / "results.csv")
-    assert list(read.columns) == list(alike.columns) and list(read.time_us) == list(alike.time_us)
     rows.to_parquet(tmp_path / "s.parquet")
     assert parquet.read_table(tmp_path / "s.parquet").equals(table)
-
-
-def test_torch_measurements(results: Path):
-    """torch.utils.benchmark compares predicted times: sizes as rows, algorithms as columns."""
-    pytest.importorskip("torch")
-    found = api.run(api.load("quickstart", ["algorithm=[ring, tree]", "size=1 MiB"])).to_torch()
-    assert [one.task_spec.description for one in found] == ["ring", "tree"] and found[0].median > 0
-    told = simcoll("export", results, "--to", "torch").out
-    assert "ring" in told and "64 MiB" in told
 
 
 @pytest.mark.parametrize(

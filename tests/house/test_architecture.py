@@ -21,7 +21,7 @@ HOMES = {  # library: where it may be imported
     "simpy": ["engine/event.py", "engine/_event_servers.py"],
     "matplotlib": ["report/plot/", "api/results.py"],
     "yaml": ["config/yaml_tree.py"],
-    "torch": ["measurement/torch_backend/", "report/exports/arrow_and_torch.py"],
+    "torch": ["measurement/torch_backend/"],
     "networkx": [
         "topology/",
         "report/plot/topology.py",
@@ -36,7 +36,7 @@ HOMES = {  # library: where it may be imported
     "distributed": ["prediction/workers.py"],
     "cloudpickle": ["prediction/workers.py"],
     "pandas": ["api/results.py"],
-    "scipy": ["accuracy/fit/"],
+    "scipy": ["accuracy/fit/", "prediction/replications.py"],
 }
 
 

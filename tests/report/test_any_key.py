@@ -14,10 +14,10 @@ import simcoll as sc
 from simcoll.errors import BoundError, InputError
 from simcoll.prediction.predictions import Prediction
 from simcoll.report import run_plots
+from simcoll.report.columns import filtered
 from simcoll.report.html import points as points_of_page
 from simcoll.report.overlap import RankOverlap, union
 from simcoll.report.plot.any_key import key_figure
-from simcoll.report.plot.key_columns import filtered
 from simcoll.report.plot.steps import overlap_figure
 
 STAR = {"fabric": "fat-tree", "hosts": 8, "link": {"bandwidth": "10 GB/s", "latency": "1 us"}}

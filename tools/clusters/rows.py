@@ -37,7 +37,7 @@ from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.predict import busiest_link, lent, place, predict
 from simcoll.prediction.predict import row as result_of
 from simcoll.prediction.result_rows import write_atomically
-from simcoll.scenario.profile import Profile, find_profile, load_network, load_profile
+from simcoll.scenario.profile import Profile, load_network, load_profile
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
@@ -312,12 +312,10 @@ def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | 
     )
     begin = Beginning(
         name=rows[0].cluster.replace(" ", "-"),
-        params=first.params(),
-        profile=load_profile(first.profile),
+        scenario=first,
         topology=first.topology.system or "",
         sources=(),
         split="some nodes or ranks",
-        file=yaml_tree.read(find_profile(first.profile)).plain(),
         network=network or network_of(first.topology.system),
     )
     return calibrate.fitted(data, np.ones(len(data), bool), begin, notes=notes)

@@ -4,6 +4,7 @@ regions that are off.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,10 +23,9 @@ from simcoll.accuracy.diagnosis.judgement import (
     shifts,
 )
 from simcoll.accuracy.fit.fit_rows import RetimedPoint
-from simcoll.config.arrays import Floats, Numbers, distinct
+from simcoll.config.arrays import Floats, distinct
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.run_cases import Tell
-from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 
@@ -34,7 +34,7 @@ from simcoll.scenario.scenario import Scenario
 NEARER: Final = 0.75
 BEHIND: Final = 2.0  # a hypothesis with more than so many times the best error is not tried on all points
 PROBES: Final = 8  # number of points on which a hypothesis is tried first: some of each region, in a part of the time
-SLACK: Final = 0.02  # share by which a call on a slower machine may be quicker: transfers meet in another order
+AROUND: Final = 2  # variants on either side of the change from too fast to too slow that are compared
 ROUNDING: Final = 1e-9  # share by which two sums of the same errors may differ
 SAME: Final = 1e-3  # times that differ by a smaller share count as equal: far below the noise of runs
 ChangedCall = Callable[[Scenario], Scenario]
@@ -153,7 +153,7 @@ def _promising(
     variants: Sequence[Hypothesis], times: HypothesisTimes, table: MeasuredTable, base: Fit, rivals: Iterable[Fit]
 ) -> list[Hypothesis]:
     """Return the variants to try on all points: the one nearest to PROBES points, and its neighbours if points need not
-    be bound anew.
+    be bound anew. A slower variant takes longer, so the nearest one is at the change from too fast to too slow.
 
     Empty unless it is NEARER there than the healthy machine, and not far behind its `rivals`. The probes are points of
     regions that are off. If no region is off, they come from all points, and need only be as near as without it.
@@ -165,91 +165,36 @@ def _promising(
     # A rival's error on all points counts if it is larger, as the rival may be near at the probes by chance.
     behind = max(BEHIND * min(max(float(rival.errors[probes].mean()), rival.error) for rival in rivals), PENALTY)
     most = min(behind, (NEARER if base.off else 1) * float(base.errors[probes].mean()))
-    nearest = _Search(times, table, base).nearest(variants, probes, most)
-    if nearest is None:
+    added = base.predicted - table.predicted
+    order = sorted(probes.tolist(), key=lambda point: table.scenarios[point].nbytes)  # small calls run quicker
+
+    def late(variant: Hypothesis) -> float:
+        """Return by how much the variant is too slow at the first, middle and last probe (median of logarithms)."""
+        three = probes[[0, len(probes) // 2, -1]]
+        predicted = times.under(variant, three.tolist())
+        if predicted is None:
+            return np.inf
+        return float(np.median(np.log((predicted + added[three]) / table.measured[three])))
+
+    def error(number: int) -> float:
+        """Return a variant's mean error at the probes; inf if it is above `most`, or a probe cannot be simulated."""
+        total = 0.0
+        for point in order:
+            predicted = times.under(variants[number], [point])
+            if predicted is None:
+                return np.inf
+            total += float(log_errors(table.measured[[point]], predicted + added[[point]])[0])
+            if total > most * len(order) * (1 + ROUNDING):
+                return np.inf
+        return total / len(order)
+
+    at = bisect_left(variants, 0.0, key=late) if len(variants) > 1 else 0
+    errors = {number: error(number) for number in range(max(0, at - AROUND), min(len(variants), at + AROUND))}
+    nearest = min(errors, key=errors.__getitem__)
+    if errors[nearest] == np.inf:
         return []
     around = 1 if variants[nearest].scenario is HEALTHY.scenario else 0
     return [variants[nearest], *variants[max(0, nearest - around) : nearest], *variants[nearest + 1 :][:around]]
-
-
-class _Search:
-    """A search for the variant of a family that is nearest to a few points, with the healthy machine's launch. Most
-    variants are never simulated: on two nodes that makes a diagnosis up to nine times faster.
-    """
-
-    def __init__(self, times: HypothesisTimes, table: MeasuredTable, base: Fit):
-        self._times, self._table = times, table
-        self._added = base.predicted - table.predicted
-
-    def nearest(self, variants: Sequence[Hypothesis], probes: Numbers, most: float) -> int | None:
-        """Return the number of the variant with the least mean error at the probes; None if all are above `most`.
-
-        `variants` are in order of slowness. A range that may hold a nearer variant is halved, and the more promising
-        half is searched first.
-        """
-        ends = probes[[0, len(probes) // 2, -1]].tolist()  # these often suffice to drop a range
-        points = list(dict.fromkeys([*ends, *probes.tolist()]))
-        if len(variants) == 1:  # small calls first: they run quicker, and may already exceed `most`
-            points.sort(key=lambda point: self._table.scenarios[point].nbytes)
-        found, least = None, most * len(points) * (1 + ROUNDING)
-        ranges = [(self._bound(variants, points, least), 0, len(variants))]
-        while ranges:
-            known, first, end = ranges.pop()
-            if known > least or (found is not None and known == least):
-                continue
-            if end - first == 1:
-                found, least = first, known
-                continue
-            half = (first + end) // 2
-            halves = [(self._bound(variants[a:b], points, least), a, b) for a, b in ((first, half), (half, end))]
-            ranges += sorted(halves, reverse=True)  # of equals the faster one comes first
-        return found
-
-    def _bound(self, variants: Sequence[Hypothesis], points: Sequence[int], most: float) -> float:
-        """Return a variant's error summed over points, or for several variants a lower bound; inf above `most`."""
-        total = 0.0
-        for point in points:
-            error = self._least_error(variants, point)
-            total += error
-            if total > most:
-                return np.inf
-            if not error and len(variants) > 1:
-                break
-        return total
-
-    def _least_error(self, variants: Sequence[Hypothesis], point: int) -> float:
-        """Return a variant's error, inf if it cannot be simulated; for several variants a lower bound.
-
-        A slower variant takes longer, so the times of the first and last variant enclose all others. Messages from each
-        rank to each are the exception: if they come more slowly, fewer of them meet, and all may arrive sooner.
-        """
-        if len(variants) == 1:
-            predicted = self._predicted(variants[0], point)
-            return np.inf if predicted is None else self._error(point, predicted, predicted)
-        if ("p2p", self._table.scenarios[point].collective) in SCHEDULES:
-            return 0.0
-        # First the end on the side of the measured time: a time beyond that end is beyond all variants.
-        slow = bool(self._table.measured[point] > self._table.predicted[point] + self._added[point])
-        first = self._predicted(variants[-1 if slow else 0], point)
-        if first is None:
-            return 0.0
-        beyond = self._error(point, 0, first * (1 + SLACK)) if slow else self._error(point, first * (1 - SLACK), np.inf)
-        if beyond:
-            return beyond
-        last = self._predicted(variants[0 if slow else -1], point)
-        if last is None:
-            return 0.0
-        return self._error(point, min(first, last) * (1 - SLACK), max(first, last) * (1 + SLACK))
-
-    def _error(self, point: int, low: float, high: float) -> float:
-        """Return the error of the time between `low` and `high` that is nearest to the measured time."""
-        measured = self._table.measured[[point]]
-        return float(log_errors(measured, measured.clip(low, high))[0])
-
-    def _predicted(self, variant: Hypothesis, point: int) -> float | None:
-        """Return the time of a point, in us; None if it cannot be simulated."""
-        predicted = self._times.under(variant, [point])
-        return None if predicted is None else float(predicted[0] + self._added[point])
 
 
 def same(first: Fit, second: Fit) -> bool:

@@ -103,10 +103,10 @@ def calibrate(
     rows, sources, notes = fit_rows.read(files, kept)
     data, more = fit_rows.samples(rows, asking)
     chosen, split = fit_rows.split(data, _listed(fit))
-    params, start, file = _begin(asking, data.rows[0])
+    (point,) = asking.points(dataclasses.replace(data.rows[0], others={}))
     about = [*where, *ways]
     generations = (asking.generation,) if asking.generation else ()
-    began = Beginning(name, params, start, topology, sources, split, about, file, asking.network, generations)
+    began = Beginning(name, point.scenario, topology, sources, split, about, asking.network, generations)
     if ways and not free and began.known is None:  # the user wrote this profile's costs: fit only launches
         free = data.launches
     found = fitted(data, chosen, began, free=free, seed=seed, notes=[*notes, *more], tell=tell)
@@ -118,20 +118,34 @@ def calibrate(
 class Beginning:
     """The start of a fit: all of the profile except the fitted values, and the sources of its rows.
 
-    `file` is the profile's file as plain data. `network` has the costs of NICs that `profile` does not give.
-    `generations` are the generations of the measured GPUs.
+    `scenario` names the profile. `network` has the costs of NICs that the profile does not give. `generations` are the
+    generations of the measured GPUs.
     """
 
     name: str
-    params: Params
-    profile: Profile
+    scenario: Scenario
     topology: str
     sources: Sequence[TableSource]
     split: str
     where: Sequence[str] = ()
-    file: Document = dataclasses.field(default_factory=dict)
     network: Profile | None = None
     generations: Sequence[str] = ()
+
+    @property
+    def params(self) -> Params:
+        """The parameters of the model."""
+        return self.scenario.params()
+
+    @property
+    def profile(self) -> Profile:
+        """The profile with which the fit begins."""
+        return load_profile(self.scenario.profile)
+
+    @property
+    def file(self) -> Document:
+        """The profile's file as plain data."""
+        plain: Document = yaml_tree.read(find_profile(self.scenario.profile)).plain()
+        return plain
 
     @property
     def whole(self) -> Profile:
@@ -193,13 +207,6 @@ def _listed(fit: Sequence[str]) -> dict[str, list[str]]:
     """Split each `COL=V,V` into column and values."""
     pairs = (yaml_tree.condition(text, "--fit") for text in fit)
     return {column: [value.strip() for value in values.split(",")] for column, values in pairs}
-
-
-def _begin(asking: RowQuestions, row: MeasuredRow) -> tuple[Params, Profile, Document]:
-    """Return the start of the fit: the model's parameters, the profile, and the plain data of the profile's file."""
-    (point,) = asking.points(dataclasses.replace(row, others={}))
-    name = point.scenario.profile
-    return point.scenario.params(), load_profile(name), yaml_tree.read(find_profile(name)).plain()
 
 
 def _written(

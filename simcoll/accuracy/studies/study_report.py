@@ -352,7 +352,7 @@ def _pictures(finding: Finding, folder: Path) -> list[Path]:
     Rows without a size are not drawn.
     """
     from simcoll.report.plot import save
-    from simcoll.report.plot.curves import residual_figure
+    from simcoll.report.plot.comparison import residual_figure
 
     rows = [{**vars(scored.point), "fitted": scored.fitted, "case": scored.case} for scored in finding.scored]
     panels = [column for column in finding.study.by if column in table_join.KEYS]

@@ -23,7 +23,6 @@ from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
 from simcoll.accuracy.studies import study_file
 from simcoll.accuracy.studies.study_file import Study, StudyCase
-from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file
 from simcoll.measurement import network_lab, network_namespaces, real_run
@@ -34,7 +33,7 @@ from simcoll.prediction import sweep
 from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario import scenario_files
-from simcoll.scenario.profile import TableSource, find_profile, load_profile
+from simcoll.scenario.profile import TableSource
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology.topology_builder import load_system
 
@@ -240,8 +239,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     fitted = [(m, flags) for m in materials if (flags := np.array(m.chosen())).any()]
     if not fitted:
         return None
-    begin_with = _first_profile(study, materials)
-    begins = {"profile": begin_with}
+    begins = {"profile": _first_profile(study, materials)}
     pairs = [
         (row, point.scenario.model_copy(update=begins))
         for m, _ in fitted
@@ -253,12 +251,10 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
     gpus = [load_system(m.used.system).gpu for m, _ in fitted if m.used.system]
     begin = Beginning(
         name=study.name,
-        params=pairs[0][1].params(),
-        profile=load_profile(begin_with),
+        scenario=pairs[0][1],
         topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in fitted)),
         sources=[m.source for m, _ in fitted],
         split="; ".join(f"{m.used.name}: {_split(m.used)}" for m, _ in fitted),
-        file=yaml_tree.read(find_profile(begin_with)).plain(),
         network=network_of(fitted[0][0].used.system),
         generations=list(dict.fromkeys(gpu.generation for gpu in gpus if gpu)),
     )

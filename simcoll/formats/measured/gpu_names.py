@@ -45,10 +45,9 @@ def ruled_out(names: Iterable[str], model: str) -> bool:
 
 
 def _other(text: str, model: str) -> bool:
-    return any(_differ(pattern, text, model) for pattern in (_MODEL, _SOCKET))
-
-
-def _differ(pattern: re.Pattern[str], text: str, model: str) -> bool:
-    """Return whether the pattern matches in both texts, but no match is common to both."""
-    said, has = ({*pattern.findall(each.upper().replace("-", " "))} for each in (text, model))
-    return bool(said and has) and not said & has
+    """Return whether both texts name a model, or both a socket, and no name is common to both."""
+    for pattern in (_MODEL, _SOCKET):
+        said, has = ({*pattern.findall(each.upper().replace("-", " "))} for each in (text, model))
+        if said and has and not said & has:
+            return True
+    return False

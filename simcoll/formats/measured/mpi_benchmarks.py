@@ -11,7 +11,6 @@ whole buffer. So the reader multiplies such sizes by the number of ranks; reduce
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from simcoll.errors import InputError, Place
@@ -32,15 +31,6 @@ _NAMES: Final = names.names_by(names.COLLECTIVES, lambda row: row.mpi)
 _PER_RANK: Final = frozenset(("all_gather", "gather", "scatter", "all_to_all"))
 
 
-@dataclass
-class _MpiTable:
-    """The header of the current table; `suite` is `osu` or `imb`."""
-
-    collective: str
-    suite: str
-    columns: list[str]
-
-
 def looks(text: str) -> bool:
     """Return whether a text has the title line of an OSU or Intel MPI benchmark."""
     return _OSU.search(text) is not None or _IMB.search(text) is not None
@@ -49,22 +39,27 @@ def looks(text: str) -> bool:
 def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """Return the cells of every row, with their places. Raises InputError if neither text nor `given` has the ranks."""
     rows: list[LocatedCells] = []
-    suite, collective, ranks, table = "", None, given.get("ranks", ("", None))[0], None
+    suite, collective, ranks = "", None, given.get("ranks", ("", None))[0]
+    columns: list[str] = []  # of the current table
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         place = Place(source, number, 1)
         if title := _OSU.search(line) or _IMB.search(line):
             suite = "osu" if "osu" in title[0].lower() else "imb"
-            collective, table = _NAMES.get(names.squashed(title[1].lower().removeprefix("mpi"))), None
+            collective, columns = _NAMES.get(names.squashed(title[1].lower().removeprefix("mpi"))), []
             continue
         if said := _RANKS.search(line):
             ranks = said[1] or said[2]
         elif collective and _is_header(line):
-            table = _MpiTable(collective, suite, _columns(line))
-        elif table and (words := list(_WORD.finditer(line))) and all(_NUMBER.fullmatch(word[0]) for word in words):
-            if row := _row(table, [(w[0], Place(source, number, w.start() + 1)) for w in words], ranks, place):
+            columns = _columns(line)
+        elif (
+            collective
+            and columns
+            and (words := list(_WORD.finditer(line)))
+            and all(_NUMBER.fullmatch(word[0]) for word in words)
+        ):
+            places = [(word[0], Place(source, number, word.start() + 1)) for word in words]
+            if row := _row(collective, suite, dict(zip(columns, places, strict=False)), ranks, place):
                 rows.append(row)
-        elif line.strip() and not line.lstrip().startswith("#") and not collective:
-            table = None
     return rows
 
 
@@ -85,18 +80,19 @@ _LEAST: Final = ("t_min[usec]", "min_latency")
 _MOST: Final = ("t_max[usec]", "max_latency")
 
 
-def _row(table: _MpiTable, words: list[tuple[str, Place]], ranks: str, place: Place) -> LocatedCells | None:
-    named = dict(zip(table.columns, words, strict=False))
-    size = named.get("size") or named.get("bytes") or (("0", place) if table.collective == "barrier" else None)
+def _row(
+    collective: str, suite: str, named: dict[str, tuple[str, Place]], ranks: str, place: Place
+) -> LocatedCells | None:
+    size = named.get("size") or named.get("bytes") or (("0", place) if collective == "barrier" else None)
     time = next((named[header] for header in _TIME if header in named), None)
-    if size is None or time is None or (table.collective != "barrier" and not size[0].strip("0.")):
+    if size is None or time is None or (collective != "barrier" and not size[0].strip("0.")):
         return None
     if not ranks:
         raise InputError([unsaid("ranks", place)])
     each = int(float(size[0])) if len(size[0]) < 20 else 0
-    nbytes = each * int(ranks) if table.collective in _PER_RANK and len(ranks) < 10 else each
-    row: LocatedCells = {"collective": (table.collective, place), "ranks": (ranks, place), "time_us": time}
-    row |= {"size_bytes": (str(nbytes), size[1]), "timing": (f"{table.suite} benchmarks, mean over ranks", place)}
+    nbytes = each * int(ranks) if collective in _PER_RANK and len(ranks) < 10 else each
+    row: LocatedCells = {"collective": (collective, place), "ranks": (ranks, place), "time_us": time}
+    row |= {"size_bytes": (str(nbytes), size[1]), "timing": (f"{suite} benchmarks, mean over ranks", place)}
     row |= {"library": ("mpi", place), "harness": ("library", place)}
     for column, headers in (("time_us_min", _LEAST), ("time_us_max", _MOST)):
         times = [named[header] for header in headers if header in named and named[header][0].strip("0.")]

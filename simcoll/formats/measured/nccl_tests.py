@@ -196,7 +196,11 @@ def _tests(text: str, source: str) -> list[_Test]:
             tests[-1].unread = [begun for begun in tests[-1].unread if begun != held_at]
         if start:
             _end(tests, partial, values)
-            partial = _lead(start, source, number)
+            partial = {
+                _COLUMN.get(word, word): (text, Place(source, number, start.start(word) + 1))
+                for word, text in start.groupdict().items()
+                if text is not None
+            }
             values, label = [], line[: start.start()].rstrip()
         after = start.end() if start else len(label) if line.startswith(label) else 0
         words = list(_WORD.finditer(line, after))
@@ -223,14 +227,12 @@ def _tests(text: str, source: str) -> list[_Test]:
 def _doubt(test: _Test) -> None:
     """Move rows whose bandwidth is not size over time to `unread`, if most rows of the table are consistent."""
     with_bandwidth = [row for row in test.rows if _value(row, "algbw") > 0]
-    damaged = [row for row in with_bandwidth if not _is_whole(row)]
+    damaged = [
+        row for row in with_bandwidth if not _is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])
+    ]
     if 2 * len(damaged) < len(with_bandwidth):
         test.rows = [row for row in test.rows if not any(row is each for each in damaged)]
         test.unread += [place.line for row in damaged if (place := row["time_us"][1])]
-
-
-def _is_whole(row: LocatedCells) -> bool:
-    return _is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])
 
 
 def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None:
@@ -301,7 +303,7 @@ def _glued(debug: re.Match[str]) -> str:
 def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     match = _HEADER.search(_UNIT.sub("", line))
     words = (match[1] or match[2]).split() if match else []
-    if not _is_header(words):
+    if "time" not in words or "type" not in words[: words.index("time")]:
         return None
     lead, tail = words[: words.index("time")], words[words.index("time") :]
     if len(set(lead)) < len(lead):
@@ -309,18 +311,6 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
     others = "".join(f"(?:{part})?" if "redop" in part else part for part in parts)  # blank in some versions
     return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>[0-9]+){others}(?!\S)"), tail)
-
-
-def _lead(match: re.Match[str], source: str, line: int) -> LocatedCells:
-    return {
-        _COLUMN.get(word, word): (text, Place(source, line, match.start(word) + 1))
-        for word, text in match.groupdict().items()
-        if text is not None
-    }
-
-
-def _is_header(words: list[str]) -> bool:
-    return "time" in words and "type" in words[: words.index("time")]
 
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 from simcoll.config.input_files import ImportLog
@@ -37,6 +38,9 @@ _LABEL: Final = re.compile(r"[tu]([0-9]{1,9})s([0-9]{1,9})a([0-9]{1,9})b([0-9]{1
 _WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n([0-9]{1,9})_root([0-9]{1,6})_p([01])_(\w*)")
 _REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
 _WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # sender and receiver determine the data
+
+
+_Op = tuple[int, int]  # a rank, and the index of an operation in its list
 
 
 @dataclass
@@ -200,68 +204,49 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
     return thread_programs.first_proved(made, thread_programs.roots(name, len(ranks)))
 
 
-class _Play:
-    """The execution of another program's file: whose data each rank holds (as bits), and the ready operations."""
-
-    def __init__(self, ranks: list[list[_GoalLine]], name: str, root: int):
-        n = len(ranks)
-        self.ranks, self.copies = ranks, name == "broadcast"
-        self.everyone = (1 << n) - 1
-        self.holds = [(self.everyone if r == root else 0) if self.copies else 1 << r for r in range(n)]
-        self.moves = RecordedTransfers()
-        self.ways: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
-        self.parked: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
-        self.left = [[len(op.waits) for op in ops] for ops in ranks]
-        self.next: list[list[list[int]]] = [[[] for _ in ops] for ops in ranks]
-        self.ready: tuple[deque[tuple[int, int]], deque[tuple[int, int]]] = (deque(), deque())  # sends, receives
-        self.done = 0
-        for rank, ops in enumerate(ranks):
-            for i, op in enumerate(ops):
-                for before in op.waits:
-                    self.next[rank][before].append(i)
-                if not op.waits:
-                    self._queue(rank, i)
-
-    def _queue(self, rank: int, i: int) -> None:
-        self.ready[self.ranks[rank][i].kind == "recv"].append((rank, i))
-
-    def run(self) -> None:
-        """Execute until no operation is ready. Sends go first, so that initial data are sent before they change."""
-        while self.ready[0] or self.ready[1]:
-            rank, i = self.ready[0].popleft() if self.ready[0] else self.ready[1].popleft()
-            op = self.ranks[rank][i]
-            if op.kind == "send":
-                way = (rank, op.peer, op.tag)
-                self.ways.setdefault(way, deque()).append((self.moves.read(rank, 0), self.holds[rank]))
-                if self.parked.get(way):
-                    self.ready[1].append(self.parked[way].popleft())
-            elif op.kind == "recv":
-                way = (op.peer, rank, op.tag)
-                if not self.ways.get(way):
-                    self.parked.setdefault(way, deque()).append((rank, i))
-                    continue
-                number, came = self.ways[way].popleft()
-                self.moves.write(number, rank, 0, not self.copies and came != self.everyone)
-                self.holds[rank] |= came
-            self.done += 1
-            for after in self.next[rank][i]:
-                self.left[rank][after] -= 1
-                if not self.left[rank][after]:
-                    self._queue(rank, after)
-
-
 def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
-    play = _Play(ranks, name, root)
-    play.run()
-    if play.done < sum(map(len, ranks)):
-        waiting = [receive for parked in play.parked.values() for receive in parked]
-        blocked = ((r, i) for r, counts in enumerate(play.left) for i, count in enumerate(counts) if count)
-        rank, i = min(waiting) if waiting else next(blocked)
-        cure = "send the message, or mend the operation, that it waits for"
-        raise InputError(f"rank {rank} waits here for ever", cure, ranks[rank][i].place)
-    if any(play.ways.values()):
+    """Execute another program's file. Sends go first, so that initial data are sent before they change.
+
+    The k-th receive from a peer with a tag takes the k-th message that the peer sends with it.
+    """
+    ops = {(rank, i): op for rank, lines in enumerate(ranks) for i, op in enumerate(lines)}
+    order = TopologicalSorter({(rank, i): [(rank, before) for before in op.waits] for (rank, i), op in ops.items()})
+    sends: dict[tuple[int, int, int], deque[_Op]] = {}
+    for at, op in ops.items():
+        if op.kind == "send":
+            sends.setdefault((at[0], op.peer, op.tag), deque()).append(at)
+    sender: dict[_Op, _Op] = {}
+    for at, op in ops.items():
+        if op.kind == "recv":
+            if not (messages := sends.get((op.peer, at[0], op.tag))):
+                raise InputError(f"rank {at[0]} waits here for ever", "send the message that it waits for", op.place)
+            sender[at] = messages.popleft()
+            order.add(at, sender[at])
+    if any(sends.values()):
         raise ScheduleError("a message is sent and never received")
-    return play.moves.schedule(collective=name, algorithm="goal", n=len(ranks), n_chunks=1, root=root)
+    try:
+        order.prepare()
+    except CycleError as error:
+        first = min(error.args[1])
+        cure = "mend the operation that it waits for"
+        raise InputError(f"rank {first[0]} waits here for ever", cure, ops[first].place) from None
+    copies, everyone = name == "broadcast", (1 << len(ranks)) - 1
+    holds = [(everyone if r == root else 0) if copies else 1 << r for r in range(len(ranks))]  # whose data, as bits
+    moves, sent = RecordedTransfers(), dict[_Op, tuple[int, int]]()
+    ready: tuple[deque[_Op], deque[_Op]] = deque(), deque()  # sends and computations, receives
+    while order.is_active():
+        for at in order.get_ready():
+            ready[ops[at].kind == "recv"].append(at)
+        at = (ready[0] or ready[1]).popleft()
+        rank = at[0]
+        if ops[at].kind == "send":
+            sent[at] = moves.read(rank, 0), holds[rank]
+        elif ops[at].kind == "recv":
+            number, came = sent[sender[at]]
+            moves.write(number, rank, 0, not copies and came != everyone)
+            holds[rank] |= came
+        order.done(at)
+    return moves.schedule(collective=name, algorithm="goal", n=len(ranks), n_chunks=1, root=root)
 
 
 # --- writing ---

@@ -14,7 +14,7 @@ from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import goal, msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read
 from simcoll.report import schedule_view
-from simcoll.report.exports import arrow_and_torch, nccl_tables, topology_graphs
+from simcoll.report.exports import nccl_tables, parquet, topology_graphs
 from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.schedule import Schedule
@@ -112,7 +112,7 @@ _HELD: Final = {  # possible contents of a file, by suffix; recommendations coun
 _OF: Final = {  # formats of one kind of contents
     "schedules": ("msccl", "goal"),
     "topologies": ("graphviz", "graphml", "node-link", "yaml"),
-    "results": ("nccl-tests", "nccl-tuner", "parquet", "arrow", "torch"),
+    "results": ("nccl-tests", "nccl-tuner", "parquet"),
 }
 _GIVEN: Final = {
     "schedules": "COLLECTIVE/ALGORITHM or a schedule",
@@ -128,7 +128,5 @@ FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "yaml": lambda source, options, _: topology_builder.dump(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
-    "parquet": lambda source, options, _: arrow_and_torch.parquet(_rows(source)),
-    "arrow": lambda source, options, _: arrow_and_torch.arrow_file(_rows(source)),
-    "torch": lambda source, options, _: arrow_and_torch.torch_table(nccl_tables.timed(_rows(source))) + "\n",
+    "parquet": lambda source, options, _: parquet.dump(_rows(source)),
 }

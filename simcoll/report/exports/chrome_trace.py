@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from simcoll.explanation.viewer_trace import Arrow, Spot, Trace, Track
+from simcoll.explanation.viewer_trace import Trace, Track
 
 _SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # order of events at one instant: an arrow's end after its begin
 ON_GPU: Final = ("kernel", "compute")
@@ -76,27 +76,15 @@ def _events(trace: Trace, tids: list[tuple[int, int]], pids: dict[str, int]) -> 
             label = f'"name":{json.dumps(span.name)},"cat":"{span.kind}","args":{args}'
             yield span.begin, _SLICE, f'{{"ph":"X",{place},{label}}}'
     for number, arrow in enumerate(trace.arrows):
-        yield from _flow(trace, tids, number, arrow)
+        for spot, order, kind in ((arrow.source, _LEAVES, '"s"'), (arrow.target, _COMES, '"f","bp":"e"')):
+            pid, tid = tids[spot.track]  # both ends at the begin of a slice: viewers attach them to the slice there
+            place = f'"pid":{pid},"tid":{tid},"ts":{_us(_ns(spot.begin))}'
+            yield spot.begin, order, f'{{"ph":{kind},{place},"id":{number + 1},"name":"{arrow.name}","cat":"flow"}}'
     for counter in trace.counters:
         for time, value in counter.points:
             place = f'"pid":{len(pids) + 1},"ts":{_us(_ns(time))}'
             label = f'"name":{json.dumps(counter.name)},"args":{{"GB/s":{value}}}'
             yield time, _COUNTS, f'{{"ph":"C",{place},{label}}}'
-
-
-def _flow(trace: Trace, tids: list[tuple[int, int]], number: int, arrow: Arrow) -> Iterator[tuple[int, int, str]]:
-    """Yield both ends of an arrow, each at the begin of its slice: viewers attach it to the slice there."""
-
-    def at(spot: Spot) -> tuple[int, str]:
-        begin = trace.tracks[spot.track].slices[spot.place].begin
-        pid, tid = tids[spot.track]
-        label = f'"id":{number + 1},"name":"{arrow.name}","cat":"flow"'
-        return begin, f'"pid":{pid},"tid":{tid},"ts":{_us(_ns(begin))},{label}'
-
-    begin, text = at(arrow.source)
-    yield begin, _LEAVES, f'{{"ph":"s",{text}}}'
-    begin, text = at(arrow.target)
-    yield begin, _COMES, f'{{"ph":"f","bp":"e",{text}}}'
 
 
 def _ns(ps: int) -> int:

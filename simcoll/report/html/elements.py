@@ -15,6 +15,7 @@ from simcoll import units
 from simcoll.config import text_table
 from simcoll.prediction.result_rows import ResultRow, dotted
 from simcoll.report import plot
+from simcoll.report.columns import varying
 from simcoll.units import format_duration, short_size
 
 TableRow = Mapping[str, Any]  # values by column name
@@ -111,7 +112,7 @@ def results_table(rows: Sequence[ResultRow]) -> Table:
 
 
 def _columns(rows: Sequence[TableRow]) -> list[str]:
-    names = [name for name in _SHOWN if name in _ALWAYS or len({row[name] for row in rows}) > 1]
+    names = [name for name in _SHOWN if name in _ALWAYS or varying(rows, [name])]
     names += [*dotted(rows), *_PREDICTED]
     if any(row["workload"] for row in rows):
         names.remove("lower_bound_us")  # a workload's bound is its computation, which has a column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -27,24 +27,20 @@ def save(figure: Figure, path: Path) -> None:
     kind, known = path.suffix.lstrip(".").lower() or "png", figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise InputError(f"{path}: {kind!r} is no kind of picture", did_you_mean(kind, known))
-    file = io.BytesIO()
-    _lay_out(figure)
-    figure.savefig(file, format=kind, dpi=150, metadata=_METADATA.get(kind))
-    write_atomically(path, file.getvalue())
+    write_atomically(path, _written(figure, kind, dpi=150, metadata=_METADATA.get(kind)))
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
     """Return a figure as `svg` or `png`; equal figures give equal bytes. Texts stay texts in SVG."""
-    file = io.BytesIO()
-    _lay_out(figure)
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": "simcoll"}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll", "font.sans-serif": _FONTS}):
-        figure.savefig(file, format=kind, dpi=120, metadata=metadata)
-    return file.getvalue()
+        return _written(figure, kind, dpi=120, metadata=metadata)
 
 
-def _lay_out(figure: Figure) -> None:
-    """Arrange a figure once and for all. A figure with a layout engine would be drawn twice, first without output."""
-    if engine := figure.get_layout_engine():
+def _written(figure: Figure, kind: str, **options: Any) -> bytes:
+    if engine := figure.get_layout_engine():  # lay out once and for all: savefig with a layout engine draws twice
         engine.execute(figure)
         figure.set_layout_engine(None)
+    file = io.BytesIO()
+    figure.savefig(file, format=kind, **options)
+    return file.getvalue()

@@ -1,122 +1,200 @@
 """A quantity over any column or swept key: lines, or bars if the key has one value or values that are not numbers.
 
-Rows are mappings with the columns of results.csv; only rows whose status is ok are drawn.
+Rows are mappings with the columns of results.csv; only rows whose status is ok are drawn. A measured point has
+`collective, ranks, nodes, size_bytes, time_us, busbw_GBps, algorithm` (or None) and `system`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcoll.config.groups import grouped
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import COLUMNS
-from simcoll.report.plot.key_columns import (
+from simcoll.report.columns import (
+    COMPETING,
+    SETTINGS,
     WORDS,
+    Panel,
+    PlotRow,
     are_sizes,
+    as_asked,
     axis_name,
+    by_columns,
     column_of,
     constant,
+    drawable,
     inputs,
     is_time,
     label_of,
     number_of,
     numeric,
-    said,
+    remarks,
+    telling,
+    varying,
     word,
 )
 from simcoll.report.plot.style import (
     CHARACTER,
     DASHES,
+    GREY,
     INK,
-    MAX_BANDS,
     MAX_PANELS,
     Look,
-    Mark,
-    Panel,
-    PlotRow,
-    as_asked,
-    by_columns,
-    dash_of,
-    draw_lines,
     dress,
     finish,
     frame,
-    from_zero,
     grid_of,
-    interval_entry,
-    legend_lines,
     log2_axis,
     look,
     looks_of,
     name_axis,
     outer_labels,
-    settings,
     size_axis,
     stroke,
     time_axis,
     time_text,
     time_ticks,
-    with_trust,
+    variant,
 )
 from simcoll.units import short_size
 
+Quantity = Literal["busbw", "latency"]
+
 WIDE: Final = 8  # numbers that differ by this factor get a logarithmic axis
+BELOW: Final = 4.0  # factor below all values of a panel beyond which a lower bound is not in view
+ABOVE: Final = 1.4  # factor above all of them
 BAR: Final = 0.2  # inches, the height of a bar and the gap above it
 ROOM: Final = 1.2  # length of the bars' axis, in longest bars: room for the number beside the bar
 APART: Final = 30  # factor between the values of panels from which on each has its own axis
+HALO: Final = 1.6  # points by which a line is wider than a line drawn on it
+MOST_HALOS: Final = 3  # halos of the widest of equal lines: a broader one would look like a bar
+MAX_BANDS: Final = 3  # lines with bands around them; with more lines each point has a bar
 PLAIN: Final = Look("#4477AA", "o")  # of bars without a legend
 _QUANTILES: Final = {f"time_us_p{p}": (f"time_us_p{p}_low", f"time_us_p{p}_high") for p in (50, 95, 99)}
-_ENDS: Final = {"time_us": ("low_us", "high_us"), **_QUANTILES}
+_RATES: Final = ("busbw_GBps", "algbw_GBps")
+_ENDS: Final = {**dict.fromkeys(("time_us", *_RATES), ("low_us", "high_us")), **_QUANTILES}
+# Each machine has its own profile, and executors differ by profile.
+_APART: Final = ("topology", "profile", *COMPETING, *SETTINGS)
+_BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
+_MEASURED: Final[dict[str, Any]] = {
+    "color": INK,
+    "linestyle": "none",
+    "markerfacecolor": "none",
+    "markersize": 6,
+    "zorder": 4,
+}
 
+
+class Mark(NamedTuple):
+    """A point of a line, or a bar: its x, its value, the ends of its interval (None without one), and whether it is
+    modelled while others are not."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    modelled: bool = False
+
+
+Styles = dict[str, dict[str, Any]]  # name of a line → its properties
 NamedMarks = Mapping[str, Sequence[Mark]]  # name of a line, or of a series of bars → its marks
 
 
+def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[PlotRow] = ()) -> Figure:
+    """Return bus bandwidth or time over the size, with lower bounds and measured points; bars if there is one size.
+
+    Raises ValueError if no row has a size and a time.
+    """
+    sized, points = [row for row in drawable(rows) if row["size_bytes"] > 0], list(measured)
+    if not sized:
+        raise ValueError("no row has a size (a barrier has none); plot 'scaling' instead")
+    across = "size"
+    if not points and not varying(sized, ["size_bytes"]):  # many numbers of ranks are a line, not a panel each
+        across = next((key for key in ("nodes", "ranks") if len({row[key] for row in sized}) > 2), "algorithm")
+    facet = ["collective"] if across in ("nodes", "ranks") else ["collective", "ranks", "nodes"]
+    return _curves(sized, across, "busbw" if quantity == "busbw" else "time", facet, points)
+
+
+def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) -> Figure:
+    """Return time over ranks; panels for the smallest, a middle and the largest size.
+
+    Raises ValueError if no row has a time, or all rows have the same number of ranks.
+    """
+    timed = drawable(rows)
+    if len(counts := {row["ranks"] for row in timed}) == 1:
+        raise ValueError(f"all rows have {counts.pop()} ranks, a single point on the axis; sweep ranks, nodes or hosts")
+    kept = []
+    for of in grouped(timed, lambda row: row["collective"]).values():
+        sizes = sorted({row["size_bytes"] for row in of})
+        kept += [row for row in of if row["size_bytes"] in (sizes[0], sizes[len(sizes) // 2], sizes[-1])]
+    return _curves(kept, "ranks", "time", ["collective", "size_bytes"], list(measured))
+
+
+def _curves(rows: Sequence[PlotRow], across: str, up: str, facet: Sequence[str], measured: Sequence[PlotRow]) -> Figure:
+    """Return a picture with a line for each algorithm and each setting in which rows differ."""
+    told = ("algorithm", *telling(as_asked(rows), _APART))
+    group = [column for column in told if column not in (across, *facet)]
+    return key_figure(rows, across, up, group, facet, measured, bounds=True)
+
+
 def key_figure(
-    rows: Sequence[PlotRow], x: str, y: str = "time", group: Sequence[str] | None = None, facet: Sequence[str] = ()
+    rows: Sequence[PlotRow],
+    x: str,
+    y: str = "time",
+    group: Sequence[str] | None = None,
+    facet: Sequence[str] = (),
+    measured: Sequence[PlotRow] = (),
+    bounds: bool = False,
 ) -> Figure:
     """Return `y` over `x`, a line for each value of `group` (default: the algorithm), a panel for each of `facet`.
 
-    Intervals are drawn if rows have them. Raises InputError for an unknown key, if nothing can be drawn, and if rows at
-    one point differ in a column that is not chosen.
+    Intervals are drawn if rows have them; on lines also `measured` points, and with `bounds` lower bounds of the time.
+    Raises InputError for an unknown key, if nothing can be drawn, and if rows at one point differ in a column that is
+    not chosen.
     """
     across, up, apart = column_of(rows, x), column_of(rows, y), [column_of(rows, key) for key in facet]
     lines = [column_of(rows, key) for key in group] if group is not None else ["algorithm"] * (across != "algorithm")
     timed = _drawable(rows, x, y)
     _check_distinct(timed, [across, *lines, *apart], up)
-    panels = by_columns(timed, (), apart, lambda row: ", ".join(said(column, row) for column in apart))
-    places, ticks = _places(timed, across)
-    single = ticks is not None and len(ticks) == 1  # then the title names this value
-    bars = ticks is not None and (single or not numeric(timed, across))
-    shown = lines if bars else with_trust(timed, lines)  # each bar itself says that it is modelled
+    lines, apart = varying(timed, lines) or lines[:1], varying(timed, apart)
+    panels = by_columns(timed, apart, measured)
+    shown = panels[:MAX_PANELS]
+    single = not measured and not varying(timed, [across])  # then the title names this value
+    bars = single or not numeric(timed, across)
+    places, ticks = _places([*timed, *measured], across, bars)
+    named = lines if bars else [*lines, *varying(timed, ["trust"])]  # each bar itself says that it is modelled
     series = [
-        {
-            name: _marks(of, across, up, places)
-            for name, of in grouped(panel.rows, lambda row: label_of(row, shown)).items()
-        }
-        for panel in panels[:MAX_PANELS]
+        {name: _marks(of, across, up, places) for name, of in grouped(panel.rows, lambda r: label_of(r, named)).items()}
+        for panel in shown
     ]
-    if bars and ticks is not None:
+    if bars:
         looks = _looks(timed, lines) | (looks_of(list(ticks.values())) if across == "algorithm" else {})
         figure, entries = _bars(panels, series, ticks, up, looks)
     else:
-        figure, entries = _lines(panels, series, _styles(timed, lines, shown))
-        _finish_axes(figure.axes, timed, across, up, ticks, series)
+        figure, entries = _lines(panels, series, _styles(timed, lines, named), across, up, bounds)
+        _finish_axes(figure.axes, [*timed, *measured], across, up, ticks)
     what = WORDS.get(up, up.replace("_", " ")) + ("" if single else f" {'by' if bars else 'over'} {word(across)}")
-    held = constant(timed, [*([] if single else [across]), *lines, *apart])
-    of = ", ".join(filter(None, [held, panels[0].title if len(panels) == 1 else ""]))
-    notes = [settings(timed), *([f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else [])]
-    sure = any(mark.low and mark.high for one in series for marks in one.values() for mark in marks)
-    legend = entries if len(entries) > 1 else {}
-    if sure:
-        form: Literal["band", "bars", "whisker"] = "whisker" if bars else "bars" if _are_many(series) else "band"
-        legend = {**legend, **interval_entry(95 if up in _QUANTILES else 90, form)}
-    finish(figure, f"{what}: {of}" if of else what, "  ·  ".join(notes), legend)
+    of = constant(timed, "" if single else across)
+    if any(mark.low and mark.high for one in series for marks in one.values() for mark in marks):
+        entries[f"{95 if up in _QUANTILES else 90} % interval"] = (
+            Line2D([], [], color=INK, linewidth=1.0)
+            if bars
+            else Line2D([], [], color=GREY, linestyle="none", marker="|", markersize=9)
+            if _are_many(series)
+            else Patch(facecolor=GREY, alpha=0.3)
+        )
+    finish(figure, f"{what}: {of}" if of else what, remarks(panels, len(shown)), entries)
     return figure
 
 
@@ -146,19 +224,23 @@ def _looks(rows: Sequence[PlotRow], lines: Sequence[str]) -> dict[str, Look]:
     return looks_of(sorted(names, key=value.__getitem__), ordered=True)
 
 
-def _styles(rows: Sequence[PlotRow], lines: Sequence[str], shown: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the properties of each line by name. A dash marks a modelled line among others; if none is modelled, it
-    marks one of up to four settings of an algorithm."""
-    first = {label_of(row, shown): row for row in reversed(rows)}
-    first = {name: first[name] for name in dict.fromkeys(label_of(row, shown) for row in rows)}
+def _styles(rows: Sequence[PlotRow], lines: Sequence[str], named: Sequence[str]) -> Styles:
+    """Return the properties of each line by name: colour and marker by algorithm, dash by setting; from the fifth
+    setting on also another shade and marker. Settings of a single algorithm have their own colours.
+
+    If some lines are modelled, dashes mark them, and settings differ in shade.
+    """
     more = [column for column in lines if column != "algorithm"]
-    kinds = list(dict.fromkeys(label_of(row, more) for row in first.values()))
-    if len(more) < len(lines) and 1 < len(kinds) <= len(DASHES) and not any(row["trust"] for row in first.values()):
-        dashes = dict(zip(kinds, DASHES, strict=False))
-        of = {name: look(str(row.get("algorithm") or "")) for name, row in first.items()}
-        return {name: stroke(*of[name], dashes[label_of(row, more)]) for name, row in first.items()}
-    looks = _looks(rows, lines)
-    return {name: stroke(*looks[label_of(row, lines)], dash_of(row)) for name, row in first.items()}
+    kinds = sorted({label_of(row, more): 0 for row in rows}, key=bool)  # without a setting: solid
+    modelled, own = "trust" in named, _looks(rows, lines) if lines == more and lines else {}
+    styles: Styles = {}
+    for row in rows:
+        base, number = look(str(row.get("algorithm") or "")), kinds.index(label_of(row, more))
+        if number and (modelled or len(kinds) > len(DASHES)):
+            base = variant(base, number, number)
+        dash = DASHES[bool(row["trust"])] if modelled else DASHES[0 if own else number % len(DASHES)]
+        styles.setdefault(label_of(row, named), stroke(*own.get(label_of(row, lines), base), dash))
+    return styles
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
@@ -189,68 +271,133 @@ def _clash(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> tuple[Plo
 # --- values ---
 
 
-def _places(rows: Sequence[PlotRow], column: str) -> tuple[Mapping[str, float], dict[float, str] | None]:
-    """Return the place of each value of a column, and the named ticks; no ticks for an axis of sizes."""
-    texts = list(dict.fromkeys(str(row.get(column)) for row in rows))
-    numbers = {str(row.get(column)): number_of(column, row.get(column)) for row in rows}
-    if not numeric(rows, column) or len(texts) == 1:
-        named = {text: short_size(int(numbers[text] or 0)) if are_sizes(rows, column) else text for text in texts}
-        return {text: float(i) for i, text in enumerate(texts)}, {float(i): named[text] for i, text in enumerate(texts)}
-    places = {text: number for text, number in numbers.items() if number is not None}
-    return places, None if are_sizes(rows, column) else {place: text for text, place in places.items()}
+def _places(rows: Sequence[PlotRow], column: str, bars: bool) -> tuple[Mapping[str, float], dict[float, str]]:
+    """Return the place of each value of a column, and the text of each place."""
+    values = {str(row.get(column)): row.get(column) for row in rows}
+    numbers = {text: number_of(column, value) for text, value in values.items()}
+    if are_sizes(rows, column):
+        texts = {text: short_size(int(number or 0)) for text, number in numbers.items()}
+    else:
+        texts = {text: f"{value:,}" if column == "ranks" else text for text, value in values.items()}
+    places = {text: float(i) if bars else numbers[text] or 0.0 for i, text in enumerate(texts)}
+    return places, {places[text]: shown for text, shown in texts.items()}
 
 
 def _marks(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, float]) -> list[Mark]:
     marks = []
     for row in rows:
-        low, high = (row.get(end) for end in _ENDS.get(up, ("low_us", "high_us")))
-        value = float(row[up])
-        if up in ("busbw_GBps", "algbw_GBps") and low and high:
-            low, high = value * row["time_us"] / high, value * row["time_us"] / low
-        elif up not in _ENDS:
-            low = high = None
-        marks.append(Mark(places[str(row.get(across))], value, low, high, bool(row["trust"])))
+        low, high = (row.get(end) for end in _ENDS.get(up, ("", "")))
+        if up in _RATES and low and high:
+            low, high = _if_it_took(row, high, up), _if_it_took(row, low, up)
+        marks.append(Mark(places[str(row.get(across))], float(row[up]), low, high, bool(row["trust"])))
     return sorted(marks)
+
+
+def _if_it_took(row: PlotRow, time_us: float, up: str) -> float:
+    """Return a duration as the quantity `up`: the duration, or the bandwidth at that duration."""
+    return float(row[up]) * float(row["time_us"]) / time_us if up in _RATES else time_us
 
 
 # --- lines ---
 
 
 def _lines(
-    panels: Sequence[Panel], series: Sequence[NamedMarks], styles: Mapping[str, dict[str, Any]]
+    panels: Sequence[Panel], series: Sequence[NamedMarks], styles: Styles, across: str, up: str, bounds: bool
 ) -> tuple[Figure, dict[str, Artist]]:
-    figure, grid = grid_of(panels)
-    for axes, one in zip(grid, series, strict=True):
-        draw_lines(axes, {name: one[name] for name in styles if name in one}, styles, _are_many(series))
-    return figure, legend_lines(styles)
+    """Draw a panel of lines for each series, with measured points and lower bounds."""
+    values = [_values(one, panel, up) for one, panel in zip(series, panels, strict=False)]
+    alike = max(map(max, values)) <= APART * min(map(max, values))
+    figure, grid = grid_of([panel.title for panel in panels], one_scale=alike)
+    entries: dict[str, Artist] = {
+        name: Line2D([], [], linewidth=1.6, markersize=4.5, **style) for name, style in styles.items()
+    }
+    for axes, panel, one, seen in zip(grid, panels, series, values, strict=False):
+        _draw_lines(axes, {name: one[name] for name in styles if name in one}, styles, _are_many(series))
+        for name, points in grouped(panel.measured, lambda point: point.get("algorithm")).items():
+            marker = "o" if name in (None, "none", "auto") else look(name).marker
+            at = [(point[across], point[up]) for point in points if point[up] is not None]
+            axes.plot(*zip(*at, strict=True), marker=marker, label="measured", **_MEASURED) if at else None
+            entries["measured"] = Line2D([], [], marker="o", **_MEASURED)
+        limits = _bounds(panel.rows, across, up) if bounds else {}
+        low, high = min(seen) / BELOW, ABOVE * max(seen)
+        if near := [limit for limit in limits.values() if low <= limit <= high]:  # bounds beyond are not in view
+            (entries["bound"],) = axes.plot(*zip(*sorted(limits.items()), strict=True), label="bound", **_BOUND)
+            seen += near
+    for axes, seen in zip(grid, [list(itertools.chain(*values))] * len(grid) if alike else values, strict=True):
+        if is_time(up) and min(seen) > 0 and max(seen) / min(seen) > WIDE:
+            time_axis(axes, seen)
+        else:
+            axes.set_ylim(0, 1.06 * max(seen) or 1)
+            if is_time(up):
+                time_ticks(axes.yaxis)
+    return figure, entries if len(entries) > 1 else {}
 
 
 def _finish_axes(
-    grid: Sequence[Axes],
-    rows: Sequence[PlotRow],
-    across: str,
-    up: str,
-    ticks: Mapping[float, str] | None,
-    series: Sequence[NamedMarks],
+    grid: Sequence[Axes], rows: Sequence[PlotRow], across: str, up: str, ticks: Mapping[float, str]
 ) -> None:
-    marks = [mark for one in series for of_line in one.values() for mark in of_line]
-    values = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
     for axes in grid:
-        if ticks is None:
-            size_axis(axes, {int(number_of(across, row[across]) or 0) for row in rows})
+        if are_sizes(rows, across):
+            size_axis(axes, set(map(int, ticks)))
         elif min(ticks) > 0 and max(ticks) / min(ticks) >= WIDE:
             log2_axis(axes, ticks)
         else:
             axes.set_xticks(list(ticks), list(ticks.values()))
-        if is_time(up) and min(values) > 0 and max(values) / min(values) > WIDE:
-            time_axis(axes, values)
-        else:
-            from_zero(axes)
-            if is_time(up):
-                time_ticks(axes.yaxis)
         name_axis(axes.yaxis, axis_name(up))
         name_axis(axes.xaxis, word(across))
     outer_labels(grid)
+
+
+def _values(series: NamedMarks, panel: Panel, up: str) -> list[float]:
+    """Return all values of a panel, with the ends of intervals and measured points."""
+    marks = [mark for marks in series.values() for mark in marks]
+    ends = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
+    return ends + [point[up] for point in panel.measured if point[up] is not None]
+
+
+def _bounds(rows: Iterable[PlotRow], across: str, up: str) -> dict[float, float]:
+    """Return the least lower bound of all rows at each place, as a time or as the bandwidth that it would mean."""
+    best: dict[float, float] = {}
+    for row in rows:
+        if (bound := row.get("lower_bound_us")) and row[up]:
+            limit = _if_it_took(row, bound, up)
+            best[row[across]] = (max if up in _RATES else min)(best.get(row[across], limit), limit)
+    return best
+
+
+def _draw_lines(axes: Axes, series: NamedMarks, styles: Styles, thin: bool) -> None:
+    """Draw lines with their intervals: a band, or with `thin` a bar at each point."""
+    for (name, marks), more in zip(series.items(), _halos(list(series.values())), strict=True):
+        color = styles[name]["color"]
+        axes.plot(
+            [mark.x for mark in marks],
+            [mark.y for mark in marks],
+            linewidth=1.6 + more,
+            markersize=4.5 + more,
+            label=name,
+            **styles[name],
+        )
+        sure = [(mark.x, mark.low, mark.high) for mark in marks if mark.low is not None and mark.high is not None]
+        at, low, high = zip(*sure, strict=True) if sure else ((), (), ())
+        if thin:
+            axes.vlines(at, low, high, color=color, alpha=0.5, linewidth=1.0, zorder=1.2)
+        elif sure:
+            axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
+
+
+def _halos(lines: Sequence[Sequence[Mark]]) -> list[float]:
+    """Return by how many points each line is drawn wider, so that lines drawn above it do not hide it.
+
+    Lines coincide if two neighbours, or their only point, are within a percent. `lines` are in order of drawing.
+    """
+    curves = [{mark.x: mark.y for mark in marks} for marks in lines]
+    above = [sum(_coincide(curve, other) for other in curves[number:]) for number, curve in enumerate(curves, 1)]
+    return [HALO * min(MOST_HALOS, count) for count in above]
+
+
+def _coincide(first: Mapping[float, float], second: Mapping[float, float]) -> bool:
+    same = [math.isclose(first[at], second[at], rel_tol=0.01) for at in sorted(first.keys() & second.keys())]
+    return any(map(operator.and_, same, same[1:])) or same == [True]
 
 
 # --- bars ---

@@ -10,25 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
-from simcoll.report.plot.style import (
-    CHARACTER,
+from simcoll.config.groups import grouped
+from simcoll.report.columns import (
     COMPETING,
-    GREY,
-    INK,
-    MAX_PANELS,
     SETTINGS,
     PlotRow,
-    contrast,
+    by_columns,
     drawable,
-    finish,
-    frame,
-    grid_shape,
-    label,
-    look,
+    label_of,
+    remarks,
     separating,
-    settings,
     telling,
+    varying,
 )
+from simcoll.report.plot.style import CHARACTER, GREY, INK, MAX_PANELS, contrast, finish, frame, grid_shape, look
 from simcoll.units import short_size
 
 TIE: Final = 1.005  # times within half a percent are equal
@@ -50,64 +45,55 @@ MapCells = dict[tuple[int, int], Winner]  # (ranks, size) → its winner
 def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
     """Return a map for each collective (and setting): cells coloured by the fastest, with its margin over the next.
 
-    Rows are mappings with the columns of results.csv. Raises ValueError if no row has a time, or all are of one
-    algorithm.
+    Rows are mappings with the columns of results.csv. Algorithms (and protocols) compete in a map. Raises ValueError if
+    no row has a time, or all are of one algorithm.
     """
     timed = drawable(rows)
-    if len({(row["algorithm"], *map(row.get, COMPETING)) for row in timed}) == 1:
+    if not varying(timed, ("algorithm", *COMPETING)):
         raise ValueError(f"{timed[0]['algorithm']} is the only algorithm; take two or more, or `all`")
-    maps = _maps(timed)
-    shown = dict(list(maps.items())[:MAX_PANELS])
-    ranks, sizes = (sorted({key[i] for cells in shown.values() for key in cells}) for i in (0, 1))
-    wide = max(0.44 * len(sizes) + 0.7, 1.15 * CHARACTER * max(map(len, shown)) + 0.4 if len(maps) > 1 else 0)
-    across = max(1, min(grid_shape(len(shown))[1], int(10 / wide)))
-    down, width = -(-len(shown) // across), min(12.0, max(6.4, across * wide))
+    panels = by_columns(timed, ["collective", *telling(timed, SETTINGS, COMPETING)])
+    competing = ["algorithm", *separating(timed, COMPETING, ("collective", "ranks", "size_bytes", "algorithm"))]
+    maps = [
+        {key: _best(group, competing) for key, group in grouped(panel.rows, _place).items()}
+        for panel in panels[:MAX_PANELS]
+    ]
+    ranks, sizes = (sorted({key[i] for cells in maps for key in cells}) for i in (0, 1))
+    titles = [panel.title if len(panels) > 1 else "" for panel in panels[: len(maps)]]
+    wide = max(0.44 * len(sizes) + 0.7, 1.15 * CHARACTER * max(map(len, titles)) + 0.4)
+    across = max(1, min(grid_shape(len(maps))[1], int(10 / wide)))
+    down, width = -(-len(maps) // across), min(12.0, max(6.4, across * wide))
     figure = frame(width, max(1.5, 0.85 + 0.34 * len(ranks)) * down)
     table = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
     cell = (width / across - 0.7) / len(sizes)
-    for axes, (title, cells) in zip(table, shown.items(), strict=False):
+    for axes, title, cells in zip(table, titles, maps, strict=False):
         _draw(axes, cells, ranks, sizes, cell)
-        axes.set_title(title if len(maps) > 1 else "", size=9, color=INK, loc="left")
-    for axes in table[len(shown) :]:
+        axes.set_title(title, size=9, color=INK, loc="left")
+    for axes in table[len(maps) :]:
         axes.remove()
-    first = dict.fromkeys(cell.winner for cells in shown.values() for cell in cells.values())
-    winners = first | dict.fromkeys(cell.tied for cells in shown.values() for cell in cells.values() if cell.tied)
-    entries = {winner: Patch(facecolor=look(winner).color) for winner in winners}
+    best = [winner for cells in maps for winner in cells.values()]
+    names = dict.fromkeys([each.winner for each in best] + [each.tied for each in best if each.tied])
     asked = {row.get("asked") or row["algorithm"] for row in timed}
     title = "Fastest algorithm" if len(asked) > 1 else f"Choice of {asked.pop()}"
-    title += f": {next(iter(maps))}" if len(maps) == 1 else ""
-    finish(figure, title, "  ·  ".join(filter(None, _notes(timed, maps, cell >= ROOM))), entries)
+    title += f": {panels[0].title}" if len(panels) == 1 else ""
+    notes = [remarks(panels, len(maps))]
+    if cell >= ROOM and any(each.margin for each in best):
+        notes.append("numbers: lead over the runner-up")
+    finish(figure, title, "  ·  ".join(notes), {name: Patch(facecolor=look(name).color) for name in names})
     return figure
 
 
-def _maps(rows: Sequence[PlotRow]) -> dict[str, MapCells]:
-    """Return a map for each title: algorithms (and protocols) compete in a map, other settings get their own map."""
-    apart = telling(rows, SETTINGS, COMPETING)
-    points: dict[str, dict[tuple[int, int], list[PlotRow]]] = {}
-    for row in rows:
-        title = label({**row, "algorithm": row["collective"]}, apart)
-        points.setdefault(title, {}).setdefault((row["ranks"], row["size_bytes"]), []).append(row)
-    columns = separating(rows, COMPETING, ("collective", "ranks", "size_bytes", "algorithm"))
-    return {title: {key: _best(group, columns) for key, group in cells.items()} for title, cells in points.items()}
+def _place(row: PlotRow) -> tuple[int, int]:
+    return row["ranks"], row["size_bytes"]
 
 
 def _best(rows: Sequence[PlotRow], columns: Sequence[str]) -> Winner:
     times: dict[str, float] = {}
     for row in rows:
-        name = label(row, columns)
+        name = label_of(row, columns)
         times[name] = min(row["time_us"], times.get(name, row["time_us"]))
     first, *others = sorted(times, key=lambda name: times[name])  # of equals the first of the scenario
     margin = times[others[0]] / times[first] if others else None
     return Winner(first, margin, others[0] if margin is not None and margin < TIE else None)
-
-
-def _notes(rows: Sequence[PlotRow], maps: dict[str, MapCells], room: bool) -> list[str]:
-    notes = [settings(rows)]
-    if room and any(cell.margin for cells in maps.values() for cell in cells.values()):
-        notes.append("numbers: lead over the runner-up")
-    if len(maps) > MAX_PANELS:
-        notes.append(f"first {MAX_PANELS} of {len(maps)} maps")
-    return notes
 
 
 def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int], wide: float) -> None:

@@ -14,29 +14,33 @@ from matplotlib.patches import Patch
 from simcoll import units
 from simcoll.config.groups import grouped
 from simcoll.prediction.result_rows import swept
-from simcoll.report.overlap import Interval, RankOverlap, union
-from simcoll.report.plot.key_columns import word
-from simcoll.report.plot.style import (
-    GREY,
-    INK,
+from simcoll.report.columns import (
     SETTINGS,
     PlotRow,
     as_asked,
-    dash_of,
+    by_columns,
+    label_of,
+    remarks,
+    said,
+    separating,
+    varying,
+    word,
+)
+from simcoll.report.overlap import Interval, RankOverlap, union
+from simcoll.report.plot.style import (
+    DASHES,
+    GREY,
+    INK,
     dress,
     finish,
     frame,
     from_zero,
-    label,
     look,
     name_axis,
-    separating,
-    settings,
     size_axis,
     time_ticks,
-    with_trust,
 )
-from simcoll.units import format_duration, short_size
+from simcoll.units import format_duration
 
 MOST_RANKS: Final = 8  # ranks in a picture of lanes
 MOST_POINTS: Final = 40  # points in a picture of replications
@@ -67,21 +71,16 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
     name_axis(axes.yaxis if across else axes.xaxis, "step")
     time_ticks(axes.yaxis if across else axes.xaxis)
     best = min(steps, key=_step)
-    at = f" at {word(across)} {_short(str(best.get(across)))}" if across else ""
+    at = f" at {said(across, best)}" if across else ""
     ranks = sorted({row["ranks"] for row in steps})
     counted = f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
-    notes = f"{settings(steps)}  ·  shortest: {best['algorithm']}{at}"
+    notes = f"{remarks(by_columns(steps, ()), 1)}  ·  shortest: {best['algorithm']}{at}"
     finish(figure, f"Training step: {best['workload']}, {counted}", notes, entries)
     return figure
 
 
 def _step(row: PlotRow) -> float:
     return float(row["step_us"])
-
-
-def _short(text: str) -> str:
-    size = units.size_in(text)
-    return text if size is None else short_size(size)
 
 
 def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
@@ -91,16 +90,21 @@ def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
 
 def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Artist]:
     others = [column for column in swept(rows) if column != across]
-    columns = with_trust(rows, separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across)))
+    columns = ["algorithm", *separating(rows, (*SETTINGS, "ranks", *others), ("algorithm", across))]
+    columns += varying(rows, ["trust"])
     sizes = {text: units.size_in(text) for text in dict.fromkeys(str(row.get(across)) for row in rows)}
     words = [text for text, size in sizes.items() if size is None]  # `none`: no line leads to it
     known = {text: float(size) for text, size in sizes.items() if size is not None}
     places = known | size_axis(axes, set(map(int, known.values())), words)
     entries: dict[str, Artist] = {}
-    for name, of in grouped(rows, lambda row: label(row, columns)).items():
+    for name, of in grouped(rows, lambda row: label_of(row, columns)).items():
         points = {str(row.get(across)): row for row in of}
         first, best = of[0], min(points, key=lambda text: _step(points[text]))
-        style = {**look(str(first.get("algorithm") or ""))._asdict(), "linestyle": dash_of(first), "markersize": 4}
+        style = {
+            **look(str(first.get("algorithm") or ""))._asdict(),
+            "linestyle": DASHES[bool(first["trust"])],
+            "markersize": 4,
+        }
         for part in (sorted(known.keys() & points, key=known.__getitem__), *([text] for text in words)):
             shown, at = [points[text] for text in part if text in points], [places[text] for text in part]
             if shown:
@@ -113,8 +117,8 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Artist
 
 
 def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
-    columns = separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))
-    names = [label(row, columns) for row in rows]
+    columns = ["algorithm", *separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))]
+    names = [label_of(row, columns) for row in rows]
     alone, exposed = ([row[column] for row in rows] for column in ("compute_us", "exposed_us"))
     computed = axes.barh(names, alone, color=GREY, height=0.6)
     beyond = axes.barh(names, exposed, left=alone, color=look("ring").color, height=0.6)
@@ -189,7 +193,8 @@ def spread_figure(rows: Iterable[PlotRow]) -> Figure:
     if not 0 < len(varied) <= MOST_POINTS:
         raise ValueError(f"{len(varied)} points have replications; give 1 to {MOST_POINTS}")
     apart = (*SETTINGS, "collective", "workload", "ranks", "size_bytes", *swept(varied))
-    names = [label(row, separating(varied, apart, ("algorithm",))) for row in varied]
+    columns = ["algorithm", *separating(varied, apart, ("algorithm",))]
+    names = [label_of(row, columns) for row in varied]
     places = list(range(len(varied)))
     figure = frame(6.4, 1.1 + 0.34 * len(varied))
     axes = figure.subplots()

@@ -1,13 +1,11 @@
-"""Style of all plots: looks and widths of lines, frames with a headline, axes of sizes, durations and ranks."""
+"""Style of all plots: looks of lines, frames with a headline, grids of panels, axes of sizes and durations."""
 
 from __future__ import annotations
 
 import math
-import operator
 import textwrap
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from matplotlib import colormaps
@@ -17,13 +15,8 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from simcoll.config.groups import grouped
-from simcoll.prediction.result_rows import swept
-from simcoll.scenario.profile import titled
 from simcoll.units import format_duration, short_size
 
 INK: Final = "#222222"
@@ -137,103 +130,10 @@ def contrast(color: str) -> str:
 
 CHARACTER: Final = 0.061  # inches: mean width of a character at 8 points
 MAX_PANELS: Final = 16
-HALO: Final = 1.6  # points by which a line is wider than a line drawn on it
-MOST_HALOS: Final = 3  # halos of the widest of equal lines: a broader one would look like a bar
-MAX_BANDS: Final = 3  # lines with bands around them; with more lines each point has a bar
 DECADES: Final = 2000  # ratio of a time axis' ends beyond which ticks are at decades
-
-# Settings that change the prediction of one algorithm; labels name those in which rows differ.
-COMPETING: Final = ("executor", "protocol")
-SETTINGS: Final = ("topology", "nodes", "profile", "dtype", "op", "root", "in_place", "seed", "scenario")
-
-# Confidence of rows based on a fit to measured runs.
-FITTED: Final = frozenset({"calibrated", "interpolated", "extrapolated"})
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]
 DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4.5, 1.2, 1.2, 1.2)))
-
-PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the picture's columns
-
-
-# --- rows ---
-
-
-def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """Return the rows that have a time; raises ValueError if there is none."""
-    timed = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
-    if not timed:
-        raise ValueError("no row has a time to draw; the column `status` has the reasons")
-    return timed
-
-
-def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """Return rows labelled with the requested algorithm, so that `auto` is one line; column `ran` is the one that ran.
-
-    If some rows of a picture have a measured basis, rows without one get `trust` = `modelled`.
-    """
-    rows = list(rows)
-    known = {row.get("confidence") for row in rows} & FITTED
-    return [
-        {
-            **row,
-            "algorithm": row.get("asked") or row.get("algorithm"),
-            "ran": row.get("algorithm"),
-            "trust": row.get("confidence") if known and row.get("confidence") == "modelled" else None,
-        }
-        for row in rows
-    ]
-
-
-def with_trust(rows: Iterable[PlotRow], columns: Sequence[str]) -> list[str]:
-    """Return the columns that distinguish lines, with `trust` if some rows are modelled; for rows of `as_asked`."""
-    return [*columns, *(["trust"] * any(row["trust"] for row in rows))]
-
-
-def dash_of(row: PlotRow) -> Dash:
-    """Return the dash of a row of `as_asked`: solid, or the first dash if the row is modelled and others are not."""
-    return DASHES[bool(row["trust"])]
-
-
-def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
-    """Return the columns that distinguish rows with equal values in the columns `point`, without columns that add
-    nothing to earlier ones."""
-    chosen: list[str] = []
-    for name in columns:
-        values: dict[tuple[Any, ...], Any] = {}
-        key = (*point, *chosen)
-        if any(row.get(name) != values.setdefault(tuple(map(row.get, key)), row.get(name)) for row in rows):
-            chosen.append(name)
-    return chosen
-
-
-def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
-    """Return the columns and swept keys that differ between rows of one algorithm and one `competing` value at a point.
-
-    Swept keys are compared across algorithms, too: `auto` may choose another algorithm for each value.
-    """
-    point = ("collective", "ranks", "size_bytes")
-    chosen = separating(rows, columns, (*point, "algorithm", *competing))
-    return chosen + separating(rows, swept(rows), (*point, *chosen))
-
-
-def label(row: PlotRow, columns: Iterable[str]) -> str:
-    """Return a line's label: the algorithm, and the settings in which the line differs from others."""
-    parts, columns = [str(row.get("algorithm") or "")], list(columns)
-    for name in columns:
-        value = row.get(name)
-        if name in (*COMPETING, "trust"):
-            parts += [str(value)] if value not in (None, "", "none") else []
-        elif "." in name:
-            parts += [f"{_short(name, columns)} {value}"] if value is not None else []
-        else:
-            parts.append(f"{name.replace('_', ' ')} {value}" if isinstance(value, int) else str(value))
-    return ", ".join(part for part in parts if part)
-
-
-def _short(name: str, columns: Iterable[str]) -> str:
-    """Return the last part of a dotted name, or all of it if another name has the same last part."""
-    last = name.rsplit(".", 1)[-1]
-    return name if any(column != name and column.rsplit(".", 1)[-1] == last for column in columns) else last
 
 
 def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
@@ -241,77 +141,6 @@ def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
     on a wider line of its colour."""
     style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash}
     return style if dash == "-" else {**style, "gapcolor": "white", "markerfacecolor": "white"}
-
-
-def halos(curves: Sequence[Mapping[Any, float]]) -> list[float]:
-    """Return by how many points each line is drawn wider, so that lines drawn above it do not hide it.
-
-    Lines coincide if two neighbours, or their only point, are within a percent. `curves` are in order of drawing.
-    """
-    above = [sum(_coincide(curve, other) for other in curves[number:]) for number, curve in enumerate(curves, 1)]
-    return [HALO * min(MOST_HALOS, count) for count in above]
-
-
-def _coincide(first: Mapping[Any, float], second: Mapping[Any, float]) -> bool:
-    same = [math.isclose(first[at], second[at], rel_tol=0.01) for at in sorted(first.keys() & second.keys())]
-    return any(map(operator.and_, same, same[1:])) or same == [True]
-
-
-def settings(rows: Sequence[PlotRow]) -> str:
-    """Return topology, profile and sharing of rows, for the line below the title."""
-    parts = []
-    for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):
-        values = list(dict.fromkeys(str(row[name]) for row in rows if row.get(name)))
-        values = [titled(value) for value in values] if name == "profile" else values
-        if values:
-            parts.append(text.format(", ".join(values[:3]) + (", …" if len(values) > 3 else "")))
-    return "  ·  ".join(parts)
-
-
-def interval_entry(share: int, form: Literal["band", "bars", "whisker"]) -> dict[str, Artist]:
-    """Return the legend's entry for intervals of `share` percent, drawn as in the plot."""
-    swatch = {
-        "band": Patch(facecolor=GREY, alpha=0.3),
-        "bars": Line2D([], [], color=GREY, linestyle="none", marker="|", markersize=9),
-        "whisker": Line2D([], [], color=INK, linewidth=1.0),
-    }
-    return {f"{share} % interval": swatch[form]}
-
-
-# --- lines ---
-
-
-class Mark(NamedTuple):
-    """A point of a line, or a bar: its x, its value, the ends of its interval (None without one), and whether it is
-    modelled while others are not."""
-
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-    modelled: bool = False
-
-
-def draw_lines(
-    axes: Axes, series: Mapping[str, Sequence[Mark]], styles: Mapping[str, Mapping[str, Any]], thin: bool
-) -> None:
-    """Draw lines with their intervals: a band, or with `thin` a bar at each point."""
-    wider = halos([{mark.x: mark.y for mark in marks} for marks in series.values()])
-    for (name, marks), more in zip(series.items(), wider, strict=True):
-        style, color = {**styles[name], "label": name}, styles[name]["color"]
-        x, y = [mark.x for mark in marks], [mark.y for mark in marks]
-        axes.plot(x, y, linewidth=1.6 + more, markersize=4.5 + more, **style)
-        sure = [(mark.x, mark.low, mark.high) for mark in marks if mark.low is not None and mark.high is not None]
-        at, low, high = zip(*sure, strict=True) if sure else ((), (), ())
-        if thin:
-            axes.vlines(at, low, high, color=color, alpha=0.5, linewidth=1.0, zorder=1.2)
-        elif sure:
-            axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0, zorder=1.2)
-
-
-def legend_lines(styles: Mapping[str, Mapping[str, Any]]) -> dict[str, Artist]:
-    """Return the legend's entries of lines."""
-    return {name: Line2D([], [], linewidth=1.6, markersize=4.5, **style) for name, style in styles.items()}
 
 
 # --- frames ---
@@ -333,6 +162,8 @@ def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Arti
     figure.set_layout_engine(
         ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.04, rect=(0, 0, 1, 1 - head / height))
     )
+    for text in (text for axes in figure.axes for text in axes.texts):
+        text.set_in_layout(False)  # they lie inside their axes, and measuring them takes long
     x = 0.1 / width
     fitted = min(11.0, 11.0 * (width - 0.2) / (0.1 * max(1, len(title))))
     figure.text(x, 1 - 0.1 / height, title, size=fitted, weight="bold", color=INK, va="top")
@@ -398,12 +229,6 @@ def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> 
     return places
 
 
-def rank_axis(axes: Axes, ranks: Collection[int]) -> None:
-    """Set up a log2 axis of numbers of ranks with as many ticks as fit."""
-    log2_axis(axes, {count: f"{count:,}" for count in ranks})
-    name_axis(axes.xaxis, "ranks")
-
-
 def log2_axis(axes: Axes, ticks: Mapping[float, str], margin: float = 0.25) -> None:
     """Make the x axis log2, `margin` octaves longer than its ticks on either side, with as many ticks as fit."""
     low, high = min(ticks) / 2**margin, max(ticks) * 2**margin
@@ -426,9 +251,15 @@ def time_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
 
 
-def time_axis(axes: Axes, values: Iterable[float]) -> None:
-    """Make the y axis of times log10, with ticks at 1, 2, 5 or at decades, each with its unit."""
-    low, high = _roomy(list(values))
+def time_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Make the y axis of times log10, with ticks at 1, 2, 5 or at decades, each with its unit.
+
+    It spans a factor of four at least, so that noise does not fill it.
+    """
+    room = 1.1 * (max(values) / min(values)) ** 0.04
+    low, high = min(values) / room, max(values) * room
+    widen = max(1.0, (4 * low / high) ** 0.5)
+    low, high = low / widen, high * widen
     axes.set(yscale="log", ylim=(low, high))
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > DECADES else (1.0, 2.0, 5.0), numticks=20))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
@@ -441,47 +272,15 @@ def time_text(time_us: float) -> str:
     return format_duration(time_us * 1e6).replace("us", "µs")
 
 
-def _roomy(values: list[float]) -> tuple[float, float]:
-    """Return limits around the values, at least a factor of four apart, so that noise does not fill the axis."""
-    room = 1.1 * (max(values) / min(values)) ** 0.04
-    low, high = min(values) / room, max(values) * room
-    widen = max(1.0, (4 * low / high) ** 0.5)
-    return low / widen, high * widen
+# --- panels ---
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One set of axes: its title and its rows, predicted and measured."""
+def grid_of(titles: Sequence[str], *, strip: bool = False, one_scale: bool = True) -> tuple[Figure, list[Axes]]:
+    """Return the figure and its axes, a panel for each title; with `strip`, each is followed by axes below it.
 
-    title: str
-    rows: Sequence[PlotRow]
-    measured: Sequence[PlotRow]
-
-
-def by_columns(
-    rows: Sequence[PlotRow], measured: Sequence[PlotRow], key: Sequence[str], title: Callable[[PlotRow], str]
-) -> list[Panel]:
-    """Return rows by the columns of `key`, in order of appearance; measured points go to every panel they fit."""
-
-    def values(row: PlotRow) -> tuple[Any, ...]:
-        return tuple(row.get(name) for name in key)
-
-    return [
-        Panel(title(group[0]), group, [point for point in measured if _fits(values(point), of_group)])
-        for of_group, group in grouped(rows, values).items()
-    ]
-
-
-def _fits(said: tuple[Any, ...], key: tuple[Any, ...]) -> bool:
-    return all(one in (None, other) for one, other in zip(said, key, strict=True))
-
-
-def grid_of(panels: Sequence[Panel], *, strip: bool = False, one_scale: bool = True) -> tuple[Figure, list[Axes]]:
-    """Return the figure and its axes in the order of the panels; with `strip`, each is followed by axes below it.
-
-    All axes share x, and with `one_scale` also y.
+    A single panel has no title. All axes share x, and with `one_scale` also y. Titles beyond the first 16 are left out.
     """
-    shown = panels[:MAX_PANELS]
+    shown = titles[:MAX_PANELS]
     down, across = grid_shape(len(shown))
     width, height = (6.4, 3.3) if len(shown) == 1 else (3.1 * across + 0.4, 2.4 * down + 0.3)
     figure = frame(width, height + (0.9 * down if strip else 0))
@@ -492,8 +291,8 @@ def grid_of(panels: Sequence[Panel], *, strip: bool = False, one_scale: bool = T
     places = [(deep * (i // across) + part, i % across) for i in range(len(shown)) for part in range(deep)]
     for place in {(y, x) for y in range(down * deep) for x in range(across)} - set(places):
         table[place].remove()
-    for i, panel in enumerate(shown if len(panels) > 1 else ()):
-        table[places[i * deep]].set_title(panel.title, size=9, color=INK, loc="left")
+    for i, title in enumerate(shown if len(titles) > 1 else ()):
+        table[places[i * deep]].set_title(title, size=9, color=INK, loc="left")
     return figure, [table[place] for place in places]
 
 
@@ -509,26 +308,3 @@ def outer_labels(grid: Sequence[Axes]) -> None:
             axes.set_xlabel("")
         if place and place.colspan.start:
             axes.set_ylabel("")
-
-
-def finish_panels(
-    figure: Figure,
-    grid: Sequence[Axes],
-    panels: Sequence[Panel],
-    headline: str,
-    entries: Mapping[str, Artist],
-    note: str = "",
-) -> None:
-    """Label the outer axes, add a headline, and a legend with algorithms first, then measured points and bounds."""
-    outer_labels(grid)
-    title = f"{headline}: {panels[0].title}" if len(panels) == 1 else headline
-    notes = [settings([row for panel in panels for row in panel.rows]), _systems(panels), note]
-    notes += [f"first {MAX_PANELS} of {len(panels)} panels"] if len(panels) > MAX_PANELS else []
-    last = {"predicted": 1, "measured": 2, "bound": 3}
-    ordered = sorted(entries.items(), key=lambda entry: last.get(entry[0].split(" ")[0], 0))
-    finish(figure, title, "  ·  ".join(filter(None, notes)), dict(ordered))
-
-
-def _systems(panels: Sequence[Panel]) -> str:
-    names = sorted({str(point["system"]) for panel in panels for point in panel.measured if point.get("system")})
-    return f"measured on {', '.join(names)}" if names else ""

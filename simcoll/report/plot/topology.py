@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -60,8 +61,7 @@ def layout_of(topology: Topology) -> Drawing:
     groups = grouped(topology.kinds, topology.node_of)
     switches, members = groups.get(None, []), {node: of for node, of in groups.items() if node is not None}
     if not members or (not switches and len(members) == len(topology.ranks) > 1):
-        dims = topology.wiring.dims
-        (_grid if len(dims) == 2 else _circle)(layout, list(topology.kinds), dims)
+        _joined(layout, list(topology.kinds), topology.wiring.dims)
         return layout
     if all(len(devices) == 1 for devices in members.values()) and len(members) > 1:
         top = _hosts(layout, [devices[0] for devices in members.values()])
@@ -71,21 +71,19 @@ def layout_of(topology: Topology) -> Drawing:
     return layout
 
 
-def _circle(layout: Drawing, devices: Sequence[str], _: Sequence[int]) -> None:
-    radius = max(1.0, 0.62 * len(devices) / (2 * math.pi))
-    layout.cell = 2 * radius  # every link is straight
-    for i, device in enumerate(devices):
-        angle = math.pi / 2 - 2 * math.pi * i / len(devices)
-        layout.boxes[device] = DeviceBox(
-            radius * math.cos(angle), radius * math.sin(angle), width_of(device), 0.26, device
-        )
-
-
-def _grid(layout: Drawing, devices: Sequence[str], dims: Sequence[int]) -> None:
-    layout.cell = 0.85
-    for i, device in enumerate(devices):
-        row, column = divmod(i, dims[1])
-        layout.boxes[device] = DeviceBox(column * layout.cell, -row * layout.cell, width_of(device), 0.26, device)
+def _joined(layout: Drawing, devices: Sequence[str], dims: Sequence[int]) -> None:
+    """Lay out machines that are joined without switches: on a grid of two dimensions, else on a circle."""
+    count = len(devices)
+    if len(dims) == 2:
+        layout.cell = 0.85
+        places = [(i % dims[1] * layout.cell, -(i // dims[1]) * layout.cell) for i in range(count)]
+    else:
+        radius = max(1.0, 0.62 * count / (2 * math.pi))
+        layout.cell = 2 * radius  # every link is straight
+        angles = [math.pi / 2 - 2 * math.pi * i / count for i in range(count)]
+        places = [(radius * math.cos(angle), radius * math.sin(angle)) for angle in angles]
+    for device, (x, y) in zip(devices, places, strict=True):
+        layout.boxes[device] = DeviceBox(x, y, width_of(device), 0.26, device)
 
 
 def _hosts(layout: Drawing, devices: Sequence[str]) -> float:
@@ -151,19 +149,15 @@ def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top:
     left, width = min(edges), max(edges) - min(edges)
     height = max(LEVEL, min(1.8, 0.1 * width))
     routers = all(switch.endswith("router0") for switch in switches)
+    drawn = {device.split(".")[0] for device in layout.boxes}
     for i, level in enumerate(sorted(levels)):
-        row = _drawn_routers(layout, levels[level]) if routers else levels[level]
+        row = [switch for switch in levels[level] if not routers or switch.split(".")[0] in drawn]
         wide = min(max(map(width_of, map(_short, row))), 0.94 * width / len(row))
         if len(row) == 1:
             wide = width  # its links are vertical
         for j, switch in enumerate(row):
             x = left + width * (j + 0.5) / len(row)
             layout.boxes[switch] = DeviceBox(x, top + height * (i + 1), wide, 0.26, _short(switch))
-
-
-def _drawn_routers(layout: Drawing, row: Sequence[str]) -> list[str]:
-    drawn = {device.split(".")[0] for device in layout.boxes}
-    return [switch for switch in row if switch.split(".")[0] in drawn]
 
 
 def width_of(text: str) -> float:
@@ -205,16 +199,16 @@ def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None
     is not drawn.
     """
     layout = layout_of(topology)
-    strokes = list(_strokes(topology, layout, utilisation))
-    left, right, bottom, top = _extent(layout, strokes)
+    lines = list(_lines(topology, layout, utilisation))
+    left, right, bottom, top = _extent(layout, lines)
     figure = frame(max(right - left, 4.2) + 0.2, top - bottom + 0.1)
     axes = figure.add_subplot()
     axes.set_axis_off()
     axes.set_aspect("equal")
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-    for stroke in sorted(strokes, key=lambda stroke: stroke.order):
-        axes.add_artist(stroke.patch())
+    for line in lines:
+        axes.add_artist(line)
     _draw_devices(axes, topology, layout)
     if utilisation is None:
         entries = _entries(topology, layout)
@@ -245,31 +239,14 @@ def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, flo
 # --- how links are drawn ---
 
 
-class DrawnLine(NamedTuple):
-    """A line through the points of a path."""
-
-    points: tuple[XY, ...]
-    color: Color
-    width: float
-    down: bool
-    order: float
-
-    def patch(self) -> PathPatch:
-        """Return a straight line through two points, or a curve by three."""
-        codes = [Path.MOVETO, *([Path.LINETO] if len(self.points) == 2 else [Path.CURVE3] * 2)]
-        style = ":" if self.down else "-"
-        return PathPatch(
-            Path(self.points, codes),
-            fill=False,
-            edgecolor=self.color,
-            linewidth=self.width,
-            linestyle=style,
-            capstyle="butt",
-            zorder=1 + self.order,
-        )
+def _patch(points: Sequence[XY], width: float, color: Color, order: float, down: bool) -> PathPatch:
+    """Return a straight line through two points, or a curve by three."""
+    path = Path(points, [Path.MOVETO, *([Path.LINETO] if len(points) == 2 else [Path.CURVE3] * 2)])
+    style: dict[str, Any] = {"linestyle": ":" if down else "-", "capstyle": "butt", "zorder": 1 + order}
+    return PathPatch(path, fill=False, edgecolor=color, linewidth=width, **style)
 
 
-def _strokes(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | None) -> Iterable[DrawnLine]:
+def _lines(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | None) -> Iterable[PathPatch]:
     most = max(int(topology.bandwidths.max()), 1)
     shades, colors = colormaps["plasma_r"], _colors(topology)
     for u, v in topology.links:
@@ -282,14 +259,13 @@ def _strokes(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | N
             two = back is not None and not math.isclose(busy[u, v], busy[v, u], abs_tol=1e-3)
         if back and not two and u > v:
             continue
-        points = _points(layout, u, v, 0.035 if two else 0.0)
         width = _width(link.bandwidth, most)
+        look: tuple[Color, float] = FAINT, -0.5  # carries nothing
         if busy is None:
-            yield DrawnLine(points, colors[link.kind, link.bandwidth], width, not link.bandwidth, -width / 100)
+            look = colors[link.kind, link.bandwidth], -width / 100
         elif busy[u, v] > 0:
-            yield DrawnLine(points, shades(busy[u, v]), width, not link.bandwidth, busy[u, v] / 10)
-        else:
-            yield DrawnLine(points, FAINT, width, not link.bandwidth, -0.5)
+            look = shades(busy[u, v]), busy[u, v] / 10
+        yield _patch(_points(layout, u, v, 0.035 if two else 0.0), width, *look, not link.bandwidth)
 
 
 def _width(bandwidth: int, most: int) -> float:
@@ -329,10 +305,11 @@ def _towards(box: DeviceBox, target: DeviceBox) -> float:
     return min(max(target.x, box.x - reach), box.x + reach)
 
 
-def _extent(layout: Drawing, strokes: Iterable[DrawnLine]) -> tuple[float, float, float, float]:
+def _extent(layout: Drawing, lines: Iterable[PathPatch]) -> tuple[float, float, float, float]:
     xs = [x for box in layout.boxes.values() for x in (box.x - box.width / 2, box.x + box.width / 2)]
     ys = [y for box in layout.boxes.values() for y in (box.y - 0.2, box.y + 0.2)]
-    ys += [(s.points[0][1] + s.points[1][1]) / 2 for s in strokes if len(s.points) == 3]
+    curves = [np.asarray(line.get_path().vertices) for line in lines if len(line.get_path()) == 3]
+    ys += [float(points[0, 1] + points[1, 1]) / 2 for points in curves]
     ys += [y for _, _, low, _, high in layout.frames for y in (low - 0.05, high + 0.05)]
     margin = 0.15 + (0.15 + max(map(width_of, layout.rows)) if layout.rows else 0)
     return min(xs) - margin, max(xs) + 0.2, min(ys) - 0.05, max(ys) + 0.05

@@ -52,7 +52,7 @@ def direct_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     cost_for=several,
 )
 def two_shot(request: Request) -> Iterator[StepPattern]:
-    """Direct reduce-scatter, then direct all-gather: 2 steps, 2n(n−1) messages of a block; `all_pairs` is one-shot."""
+    """A direct reduce-scatter, then a direct all-gather: 2 steps, 2n(n−1) messages of one block each."""
     yield from direct_reduce_scatter(request)
     yield from direct_all_gather(request)
 
@@ -108,6 +108,6 @@ def direct_scatter(request: Request) -> Iterator[StepPattern]:
 
 @register("send_recv", "direct", cost="alpha + beta * m", cost_for=several)
 def direct_send_recv(request: Request) -> Iterator[StepPattern]:
-    """The root sends its buffer to the rank behind it: 1 message."""
+    """The root sends its buffer to the next rank: 1 message."""
     if request.n > 1:
         yield send(request.root, (request.root + 1) % request.n, 0)

@@ -17,7 +17,7 @@ from simcoll.schedule.steps import StepPattern, send
 
 @register("all_reduce", "recursive_doubling", cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
 def recursive_doubling_all_reduce(request: Request) -> Iterator[StepPattern]:
-    """Pairs at distance 1, 2, 4, … swap whole buffers: log2 n steps, or ⌊log2 n⌋ + 2."""
+    """Pairs at distance 1, 2, 4, … swap whole buffers: log2 n steps; ⌊log2 n⌋ + 2 if n is no power of 2."""
     yield from building_blocks.recursive_all_reduce(np.arange(request.n), 0)
 
 
@@ -29,7 +29,7 @@ def recursive_doubling_all_reduce(request: Request) -> Iterator[StepPattern]:
     options={"ports": ("3", "1", "2", "7")},
 )
 def recursive_multiplying(request: Request) -> Iterator[StepPattern]:
-    """With k ports, k+1 ranks at distance 1, k+1, (k+1)², … swap whole buffers: log n to the base k+1 steps.
+    """Sets of k+1 ranks at distance 1, k+1, (k+1)², … swap whole buffers; k is `ports`: log n to the base k+1 steps.
 
     Recursive doubling is the case of one port. A last round of fewer ranks, f = ⌊n/(k+1)^j⌋ after j full ones, takes in
     more of n; ranks beyond f·(k+1)^j fold in before and out after: two more steps. (Ruefenacht, Bull, Booth,
@@ -41,7 +41,7 @@ def recursive_multiplying(request: Request) -> Iterator[StepPattern]:
 
 @register("all_reduce", "halving_doubling", chunks=lambda request: 1 << (request.n.bit_length() - 1))
 def halving_doubling(request: Request) -> Iterator[StepPattern]:
-    """Rabenseifner: recursive-halving reduce-scatter, then recursive-doubling all-gather: 2 log2 n steps.
+    """Recursive-halving reduce-scatter, then recursive-doubling all-gather (Rabenseifner): 2 log2 n steps.
 
     The larger halves go to the nearer ranks. Where n is no power of two, the ranks beyond it fold in before and out
     after: 2⌊log2 n⌋ + 2 steps. (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations
@@ -80,7 +80,7 @@ def _owners(extra: Ranks, core: Ranks) -> Ranks:
 
 @register("reduce_scatter", "recursive_halving", chunks=chunk_per_rank)
 def recursive_halving_reduce_scatter(request: Request) -> Iterator[StepPattern]:
-    """Pairs at distance n/2, n/4, … swap the half the other needs: log2 n steps, or ⌊log2 n⌋ + 2."""
+    """Pairs at distance n/2, n/4, … swap the half that the other rank needs: log2 n steps, or ⌊log2 n⌋ + 2."""
     extra, core = _folded(request.n)
     if len(extra):
         yield send(extra[:, None], core[: len(extra), None], np.arange(request.n), reduce=True)
@@ -91,7 +91,7 @@ def recursive_halving_reduce_scatter(request: Request) -> Iterator[StepPattern]:
 
 @register("all_gather", "recursive_doubling", chunks=chunk_per_rank)
 def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
-    """Pairs at distance 1, 2, 4, … swap what they have: log2 n steps, or ⌊log2 n⌋ + 2."""
+    """Pairs at distance 1, 2, 4, … swap all blocks that they have: log2 n steps, or ⌊log2 n⌋ + 2."""
     extra, core = _folded(request.n)
     if len(extra):
         yield send(extra, core[: len(extra)], extra)
@@ -103,7 +103,7 @@ def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
 
 @register("all_gather", "bruck", chunks=chunk_per_rank, options={"ports": ("1", "2", "3", "7")})
 def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
-    """Everyone sends what it has 1, 2, 4, … ranks back: ⌈log2 n⌉ steps for any n.
+    """Everyone sends all its blocks to the rank 1, 2, 4, … places before it: ⌈log2 n⌉ steps for any n.
 
     With k ports it sends that to k ranks at once, and the distance grows by k+1: ⌈log n⌉ steps to the base k+1. Bruck,
     Ho, Kipnis, Upfal, Weathersby (1997). Blocks land in their own slots, so no final rotation is needed.
@@ -117,7 +117,7 @@ def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
 
 @register("all_to_all", "bruck", chunks=chunk_per_rank)
 def bruck_all_to_all(request: Request) -> Iterator[StepPattern]:
-    """Blocks hop 1, 2, 4, … ranks ahead by the bits of their distance: ⌈log2 n⌉ steps of half the buffer for any n.
+    """Each block reaches its rank in hops of 1, 2, 4, … ranks: ⌈log2 n⌉ steps with half of the buffer each, for any n.
 
     Bruck, Ho, Kipnis, Upfal, Weathersby (1997). On its way a block that goes `far` ranks lies in scratch slot n + far.
     Its last hop ends in the buffer, unless the block that lies there has yet to leave: then it waits in scratch
@@ -140,7 +140,7 @@ def bruck_all_to_all(request: Request) -> Iterator[StepPattern]:
 
 @register("barrier", "dissemination", cost="log2(2 * n - 1) * (alpha + beta * m)", library=True)
 def dissemination_barrier(request: Request) -> Iterator[StepPattern]:
-    """Everyone reports to the rank 1, 2, 4, … ahead who has come: ⌈log2 n⌉ steps, n messages each.
+    """Everyone tells the rank 1, 2, 4, … places ahead who has come: ⌈log2 n⌉ steps of n messages.
 
     Hensgen, Finkel, Manber (1988). Reports may reach a rank by several ways, which harms no barrier.
     """

@@ -32,7 +32,7 @@ def _turned(request: Request) -> Rotation:
     rotation=_turned,
 )
 def hierarchical_all_reduce(request: Request) -> Iterator[StepPattern]:
-    """Ring reduce-scatter inside groups, all-reduce of each shard across them, ring all-gather inside; equal groups.
+    """Ring reduce-scatter inside groups, all-reduce of the parts across groups, ring all-gather inside; equal groups.
 
     g groups of m take 2(m−1) + 2(g−1) steps with `across=ring`, 2(m−1) + log2 g with `across=recursive_doubling`
     (two more where g is no power of two). Groups of groups are worked through from the innermost.
@@ -54,14 +54,14 @@ def hierarchical_all_reduce(request: Request) -> Iterator[StepPattern]:
 
 @register("reduce_scatter", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=around_by_groups)
 def hierarchical_reduce_scatter(request: Request) -> Iterator[StepPattern]:
-    """Ring reduce-scatter inside groups, then of each shard across them: m−1 + g−1 steps for g equal groups of m."""
+    """Ring reduce-scatter inside groups, then across groups: m−1 + g−1 steps for g equal groups of m ranks."""
     table = request.equal_groups()
     yield from building_blocks.grid_reduce_scatter(table, table)
 
 
 @register("all_gather", "hierarchical", chunks=chunk_per_rank, uses_groups=True, rotation=around_by_groups)
 def hierarchical_all_gather(request: Request) -> Iterator[StepPattern]:
-    """Ring all-gather across groups, then of all that came inside them: g−1 + m−1 steps for g equal groups of m."""
+    """Ring all-gather across groups, then inside groups: g−1 + m−1 steps for g equal groups of m ranks."""
     table = request.equal_groups()
     yield from building_blocks.grid_all_gather(table, table)
 
@@ -74,7 +74,7 @@ def hierarchical_all_gather(request: Request) -> Iterator[StepPattern]:
     options={"inside": ("reduce", "all_reduce")},
 )
 def hierarchical_leader(request: Request) -> Iterator[StepPattern]:
-    """Reduce to a leader in each group, ring all-reduce among the leaders, broadcast inside; any groups.
+    """Reduce to a leader in each group, ring all-reduce among the leaders, broadcast inside groups; any groups.
 
     g groups of at most m take 2(g−1) + 2⌈log2 m⌉ steps: inside go binomial trees, or recursive doubling with
     `inside=all_reduce`.
@@ -93,7 +93,7 @@ def hierarchical_leader(request: Request) -> Iterator[StepPattern]:
 
 @register("all_reduce", "hierarchical_tree", pipelined=True, uses_groups=True)
 def hierarchical_tree(request: Request) -> Iterator[StepPattern]:
-    """Members send to their group's leader, leaders to the first leader, and down again: 4 steps; any groups."""
+    """Ranks send to the leader of their group, leaders to the first leader; the sum goes back: 4 steps; any groups."""
     groups = request.two_levels()
     top, *leaders = (group[0] for group in groups)
     members = [rank for group in groups for rank in group[1:]]
@@ -107,7 +107,7 @@ def hierarchical_tree(request: Request) -> Iterator[StepPattern]:
 
 @register("all_to_all", "hierarchical", chunks=chunk_per_rank, uses_groups=True)
 def hierarchical_all_to_all(request: Request) -> Iterator[StepPattern]:
-    """Inside groups, blocks go to the member with their target's index; then across them to the target: 2 steps.
+    """Each block goes to the rank of its group with its target's index, then across groups to the target: 2 steps.
 
     Equal groups: g of m send n(m−1)g + n(g−1)m blocks. A block from member i for group h waits in scratch slot
     n + h·m + i.

@@ -59,7 +59,7 @@ def _parts(request: Request) -> int:
     options={"heads": AnyNumber([str(MOST_HEADS)])},
 )
 def nvls_tree(request: Request) -> Iterator[StepPattern]:
-    """The switch of each group reduces, each rank takes parts of the sum across by two binary trees; equal groups.
+    """The switch of each group reduces; ranks add parts of the sum across groups along two trees; equal groups.
 
     A leaf of one tree is an inner group of the other; the switches multicast what comes back. As NCCL's NVLSTree:
     4 + 2⌈log2 g⌉ steps. With `heads=32`, or another number, only so many ranks of a group take parts across, the first.

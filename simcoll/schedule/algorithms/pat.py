@@ -36,7 +36,7 @@ def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
 
 @register("all_gather", "pat", chunks=chunk_per_rank, rotation=around, options=AGGREGATION)
 def pat_all_gather(request: Request) -> Iterator[StepPattern]:
-    """Blocks go down binomial trees, one for each, far ranks first: ⌈log2 n⌉ steps for any n.
+    """Each block goes down a binomial tree of its own, to distant ranks first: ⌈log2 n⌉ steps for any n.
 
     With `aggregation=a` a message carries a blocks at most, and there are log2 a + n/a − 1 steps for powers of two.
     """
@@ -47,7 +47,7 @@ def pat_all_gather(request: Request) -> Iterator[StepPattern]:
 
 @register("reduce_scatter", "pat", chunks=chunk_per_rank, rotation=around, options=AGGREGATION)
 def pat_reduce_scatter(request: Request) -> Iterator[StepPattern]:
-    """All-gather's trees the other way round, each rank adding its own: near ranks first, ⌈log2 n⌉ steps for any n."""
+    """The trees of the all-gather `pat` in reverse; each rank adds its own block: ⌈log2 n⌉ steps for any n."""
     rank = np.arange(request.n)[:, None]
     for distance, come in reversed(list(_rounds(request))):
         yield send((rank + distance) % request.n, rank, (rank - come[::-1]) % request.n, reduce=True)

@@ -38,13 +38,13 @@ _SLICED: Final[dict[str, Any]] = {"chunks": _chunks, "rotation": _around, "optio
 
 @register("all_reduce", "ring", cost="2 * (n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_all_reduce(request: Request) -> Iterator[StepPattern]:
-    """Reduce-scatter around the ring, then all-gather: 2(n−1) steps of one chunk a rank."""
+    """A ring reduce-scatter, then a ring all-gather: 2(n−1) steps, in which each rank sends one chunk."""
     yield from building_blocks.ring_all_reduce(np.arange(request.n), _slots(request))
 
 
 @register("all_reduce", "bidirectional_ring", chunks=lambda request: 2 * request.n)
 def bidirectional_ring(request: Request) -> Iterator[StepPattern]:
-    """Half the data goes around each way: 2(n−1) steps of two half-size chunks a rank, one to each neighbour."""
+    """Each half of the data goes around one way: 2(n−1) steps; a rank sends half a chunk to each neighbour."""
     ranks = np.arange(request.n)
     back = building_blocks.ring_all_reduce(ranks[::-1], request.n + ranks)
     yield from together(building_blocks.ring_all_reduce(ranks, ranks), back)
@@ -52,7 +52,7 @@ def bidirectional_ring(request: Request) -> Iterator[StepPattern]:
 
 @register("all_reduce", "ring_unchunked", cost="(n - 1) * (alpha + beta * m)")
 def ring_unchunked(request: Request) -> Iterator[StepPattern]:
-    """The whole buffer of every rank is passed on n−1 times, each rank adding what comes by.
+    """Each rank passes on whole buffers n−1 times, and adds each buffer that it receives.
 
     What arrives stays in scratch (slot 1) until it is passed on unchanged and, in the same step, added to the own
     buffer; what arrives last is added at once.
@@ -66,19 +66,19 @@ def ring_unchunked(request: Request) -> Iterator[StepPattern]:
 
 @register("all_gather", "ring", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_all_gather(request: Request) -> Iterator[StepPattern]:
-    """Every block is passed on around the ring: n−1 steps of one block a rank."""
+    """Every block goes around the ring: n−1 steps, in which each rank sends one block."""
     yield from building_blocks.ring_all_gather(np.arange(request.n), _slots(request))
 
 
 @register("reduce_scatter", "ring", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_reduce_scatter(request: Request) -> Iterator[StepPattern]:
-    """Every block travels around the ring to its rank, each adding its own: n−1 steps of one block a rank."""
+    """Every block goes around the ring to its rank, and each rank adds its own: n−1 steps of one block a rank."""
     yield from building_blocks.ring_reduce_scatter(np.arange(request.n), _slots(request))
 
 
 @register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_reduce(request: Request) -> Iterator[StepPattern]:
-    """The sum goes from the rank behind the root around to the root: n−1 steps, each loop one step behind."""
+    """The sum goes from rank to rank, from the one behind the root on to the root: n−1 steps, pipelined."""
     order = np.roll(building_blocks.rooted(request.n, request.root), -1)
     for sender, receiver in pairwise(order):
         yield send(sender, receiver, 0, reduce=True)
@@ -86,7 +86,7 @@ def chain_reduce(request: Request) -> Iterator[StepPattern]:
 
 @register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_broadcast(request: Request) -> Iterator[StepPattern]:
-    """The buffer goes from the root to the next rank and on: n−1 steps, each loop one step behind."""
+    """The buffer goes from the root to the next rank, and so on: n−1 steps, pipelined."""
     order = building_blocks.rooted(request.n, request.root)
     for sender, receiver in pairwise(order):
         yield send(sender, receiver, 0)

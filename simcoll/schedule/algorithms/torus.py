@@ -51,7 +51,7 @@ def _turned(request: Request) -> Rotation:
 
 @register("all_reduce", "ring_by_dimension", chunks=_chunks, uses_groups=True, rotation=_turned)
 def all_reduce_by_dimension(request: Request) -> Iterator[StepPattern]:
-    """Ring reduce-scatters along every dimension in turn, then all-gathers back; equal groups are the dimensions.
+    """Ring reduce-scatters along each dimension in turn, then ring all-gathers back; equal groups are the dimensions.
 
     D sides of k take 2D(k−1) steps. Each of 2D parts begins with another dimension and direction; `hierarchical` is
     the same with all data in one part. (Barnett, Littlefield, Payne, van de Geijn, "Global combine on mesh
@@ -64,13 +64,13 @@ def all_reduce_by_dimension(request: Request) -> Iterator[StepPattern]:
 
 @register("reduce_scatter", "ring_by_dimension", chunks=_chunks, uses_groups=True, rotation=_turned)
 def reduce_scatter_by_dimension(request: Request) -> Iterator[StepPattern]:
-    """Rings along every dimension in turn, in 2D parts that begin with different ones: D(k−1) steps for sides of k."""
+    """Rings along each dimension in turn; 2D parts begin with different dimensions: D(k−1) steps for k ranks a side."""
     yield from together(*(building_blocks.grid_reduce_scatter(*part) for part in _parts(request)))
 
 
 @register("all_gather", "ring_by_dimension", chunks=_chunks, uses_groups=True, rotation=_turned)
 def all_gather_by_dimension(request: Request) -> Iterator[StepPattern]:
-    """Rings along every dimension in turn, in 2D parts that end with different ones: D(k−1) steps for sides of k."""
+    """Rings along each dimension in turn; 2D parts end with different dimensions: D(k−1) steps for k ranks a side."""
     yield from together(*(building_blocks.grid_all_gather(*part) for part in _parts(request)))
 
 
@@ -82,7 +82,7 @@ def all_gather_by_dimension(request: Request) -> Iterator[StepPattern]:
     options={"ports": ("all", "one")},
 )
 def swing(request: Request) -> Iterator[StepPattern]:
-    """Halves go to ranks 1, −1, 3, −5, … away, in all dimensions in turn: 2 log2 n steps; equal groups are dimensions.
+    """Halves go to ranks 1, −1, 3, −5, … away, in each dimension in turn: 2 log2 n steps; equal groups are dimensions.
 
     De Sensi, Bonato, Saam, Hoefler, "Swing: short-cutting rings for higher bandwidth allreduce", NSDI 2024, its
     bandwidth-optimal form: in step s rank r of a ring swaps with r ± ρ(s), ρ(s) = Σ (−2)^i for i ≤ s, + for even and −

@@ -24,7 +24,7 @@ def _through_heap(n: int) -> Iterator[StepPattern]:
 
 @register("all_reduce", "tree", pipelined=True, cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
 def tree_all_reduce(request: Request) -> Iterator[StepPattern]:
-    """Up a binary tree to rank 0 and down again: 2⌊log2 n⌋ steps of the whole buffer.
+    """The sum goes up a binary tree to rank 0, the result comes down: 2⌊log2 n⌋ steps of the whole buffer.
 
     Rank i's parent is (i−1)//2; a rank sends up as soon as its children have.
     """
@@ -39,7 +39,7 @@ def tree_barrier(request: Request) -> Iterator[StepPattern]:
 
 @register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True, library=True)
 def double_binary_tree(request: Request) -> Iterator[StepPattern]:
-    """Two binary trees, half the data each; a leaf of one is an inner rank of the other: 2⌈log2 n⌉ steps.
+    """Each half of the data has its own binary tree; leaves of one are inner ranks of the other: 2⌈log2 n⌉ steps.
 
     Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), with the
     trees as NCCL builds them. For odd n rank 0 is inner in both.
@@ -61,7 +61,7 @@ def _through_both(parents: Sequence[Ranks]) -> Iterator[StepPattern]:
     library=True,
 )
 def chain_tree(request: Request) -> Iterator[StepPattern]:
-    """Down a chain in each group to its first rank, two binary trees across, half the data each, and back; any groups.
+    """A chain in each group to its first rank; across groups two binary trees, each for half the data; any groups.
     In one group there is one chain, of all data.
 
     As NCCL's tree runs over nodes; its chains begin at other ranks for other channels.
@@ -81,40 +81,40 @@ def _chained(groups: Sequence[Sequence[int]], across: Ranks) -> Ranks:
 
 @register("reduce", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)")
 def binomial_reduce(request: Request) -> Iterator[StepPattern]:
-    """Up a binomial tree to the root: ⌈log2 n⌉ steps, n−1 messages."""
+    """The sum goes up a binomial tree to the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from building_blocks.binomial_reduce(building_blocks.rooted(request.n, request.root), 0)
 
 
 @register("broadcast", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
 def binomial_broadcast(request: Request) -> Iterator[StepPattern]:
-    """Down a binomial tree from the root: ⌈log2 n⌉ steps, n−1 messages."""
+    """The buffer goes down a binomial tree from the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from building_blocks.binomial_broadcast(building_blocks.rooted(request.n, request.root), 0)
 
 
 @register("gather", "binomial", chunks=chunk_per_rank)
 def binomial_gather(request: Request) -> Iterator[StepPattern]:
-    """Up a binomial tree, each rank sending the blocks of all below it: ⌈log2 n⌉ steps."""
+    """Blocks go up a binomial tree; each rank sends the blocks of all ranks below it: ⌈log2 n⌉ steps."""
     for child, parent, block in _binomial_levels(request):
         yield send(child, parent, block)
 
 
 @register("scatter", "binomial", chunks=chunk_per_rank)
 def binomial_scatter(request: Request) -> Iterator[StepPattern]:
-    """Down a binomial tree, each rank getting the blocks of all below it: ⌈log2 n⌉ steps."""
+    """Blocks go down a binomial tree; each rank gets the blocks of all ranks below it: ⌈log2 n⌉ steps."""
     for child, parent, block in reversed(list(_binomial_levels(request))):
         yield send(parent, child, block)
 
 
 @register("broadcast", "scatter_allgather", chunks=chunk_per_rank)
 def scatter_allgather(request: Request) -> Iterator[StepPattern]:
-    """Binomial scatter from the root, then ring all-gather: ⌈log2 n⌉ + n−1 steps; for large buffers (van de Geijn)."""
+    """A binomial scatter from the root, then a ring all-gather (van de Geijn): ⌈log2 n⌉ + n−1 steps, for large data."""
     yield from binomial_scatter(request)
     yield from building_blocks.ring_all_gather(np.arange(request.n), np.arange(request.n))
 
 
 @register("reduce", "reduce_scatter_gather", chunks=chunk_per_rank)
 def reduce_scatter_gather(request: Request) -> Iterator[StepPattern]:
-    """Ring reduce-scatter, then binomial gather to the root: n−1 + ⌈log2 n⌉ steps; for large buffers."""
+    """A ring reduce-scatter, then a binomial gather to the root: n−1 + ⌈log2 n⌉ steps; for large buffers."""
     yield from building_blocks.ring_reduce_scatter(np.arange(request.n), np.arange(request.n))
     yield from binomial_gather(request)
 

@@ -1,15 +1,21 @@
-"""Columns of the results in pictures: the column of a key, and values as numbers and in words."""
+"""Rows and columns of results: those in which rows differ, the column of a key, values as numbers and in words.
+
+Rows are mappings with the columns of results.csv.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from simcoll import units
+from simcoll.config.groups import grouped
 from simcoll.errors import InputError, nearest
 from simcoll.prediction.result_rows import COLUMNS, UNITS, dotted, swept
-from simcoll.report.plot.style import PlotRow
+from simcoll.scenario.profile import titled
 from simcoll.units import short_size
+
+PlotRow = Mapping[str, Any]  # a ResultRow, or another record with the picture's columns
 
 ALIASES: Final = {  # word for a column: the column
     "size": "size_bytes",
@@ -30,13 +36,110 @@ WORDS: Final = {
     "step_us": "Step",
     "size_bytes": "size",
 }
-
-
 _INPUTS: Final = (
     *("algorithm", "collective", "size_bytes", "ranks", "nodes", "protocol", "executor", "profile", "topology"),
     *("dtype", "workload", "in_place", "op", "root", "seed", "scenario"),
 )
+# Settings that change the prediction of one algorithm; labels name those in which rows differ.
+COMPETING: Final = ("executor", "protocol")
+SETTINGS: Final = ("topology", "nodes", "profile", "dtype", "op", "root", "in_place", "seed", "scenario")
+_FITTED: Final = frozenset({"calibrated", "interpolated", "extrapolated"})  # confidence of rows with a measured basis
+_BY_VALUE: Final = frozenset(  # columns whose values need no word beside them
+    {"trust", "algorithm", "collective", "topology", "profile", "workload", "dtype", *COMPETING}
+)
 Drawn = TypeVar("Drawn", bound=PlotRow)
+
+
+# --- rows ---
+
+
+def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
+    """Return the rows that have a time; raises ValueError if there is none."""
+    timed = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
+    if not timed:
+        raise ValueError("no row has a time to draw; the column `status` has the reasons")
+    return timed
+
+
+def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
+    """Return rows labelled with the requested algorithm, so that `auto` is one line.
+
+    If some rows of a picture have a measured basis, rows without one get `trust` = `modelled`.
+    """
+    rows = list(rows)
+    known = {row.get("confidence") for row in rows} & _FITTED
+    return [
+        {
+            **row,
+            "algorithm": row.get("asked") or row.get("algorithm"),
+            "trust": row.get("confidence") if known and row.get("confidence") == "modelled" else None,
+        }
+        for row in rows
+    ]
+
+
+class Panel(NamedTuple):
+    """One set of axes: its title and its rows, predicted and measured."""
+
+    title: str
+    rows: Sequence[PlotRow]
+    measured: Sequence[PlotRow]
+
+
+def by_columns(rows: Sequence[PlotRow], columns: Sequence[str], measured: Iterable[PlotRow] = ()) -> list[Panel]:
+    """Return rows by the values of some columns, in order of appearance; a measured point goes to every panel that it
+    does not contradict."""
+    panels = []
+    for values, group in grouped(rows, lambda row: tuple(row.get(name) for name in columns)).items():
+        known = dict(zip(columns, values, strict=True))
+        fitting = [point for point in measured if all(point.get(name) in (None, known[name]) for name in columns)]
+        panels.append(Panel(label_of(group[0], columns), group, fitting))
+    return panels
+
+
+def remarks(panels: Sequence[Panel], shown: int) -> str:
+    """Return the line below the title: topology, profile and sharing, the measured machines, and panels left out."""
+    rows = [row for panel in panels for row in panel.rows]
+    parts = []
+    for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):
+        values = list(dict.fromkeys(str(row[name]) for row in rows if row.get(name)))
+        values = [titled(value) for value in values] if name == "profile" else values
+        if values:
+            parts.append(text.format(", ".join(values[:3]) + (", …" if len(values) > 3 else "")))
+    systems = sorted({str(point["system"]) for panel in panels for point in panel.measured if point.get("system")})
+    parts += [f"measured on {', '.join(systems)}"] if systems else []
+    parts += [f"first {shown} of {len(panels)} panels"] if len(panels) > shown else []
+    return "  ·  ".join(parts)
+
+
+# --- columns ---
+
+
+def varying(rows: Sequence[PlotRow], columns: Iterable[str]) -> list[str]:
+    """Return the columns in which rows differ."""
+    return [name for name in dict.fromkeys(columns) if len({str(row.get(name)) for row in rows}) > 1]
+
+
+def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
+    """Return the columns that distinguish rows with equal values in the columns `point`, without columns that add
+    nothing to earlier ones."""
+    chosen: list[str] = []
+    for name in columns:
+        values: dict[tuple[Any, ...], Any] = {}
+        key = (*point, *chosen)
+        if any(row.get(name) != values.setdefault(tuple(map(row.get, key)), row.get(name)) for row in rows):
+            chosen.append(name)
+    return chosen
+
+
+def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
+    """Return the columns and swept keys that differ between rows of one algorithm and one `competing` value at a point.
+
+    Swept keys are compared across algorithms, too: `auto` may choose another algorithm for each value.
+    """
+    point = ("collective", "ranks", "size_bytes")
+    chosen = separating(rows, columns, (*point, "algorithm", *competing))
+    return chosen + separating(rows, swept(rows), (*point, *chosen))
 
 
 def column_of(rows: Sequence[PlotRow], key: str) -> str:
@@ -159,42 +262,34 @@ def axis_name(column: str) -> str:
     return name if unit in ("", "us") else f"{name} ({unit})"
 
 
-def said(column: str, row: PlotRow) -> str:
-    """Return a column's value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`."""
+def said(column: str, row: PlotRow, name: str = "") -> str:
+    """Return a column's value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`, with another `name`."""
     value = row.get(column)
     if column == "size_bytes":
         return short_size(int(value or 0))
     if column in ("ranks", "nodes"):
         return f"{value} {column}" if value != 1 else column.removesuffix("s").join(("1 ", ""))
-    if column in (
-        "trust",
-        "algorithm",
-        "collective",
-        "topology",
-        "profile",
-        "protocol",
-        "executor",
-        "workload",
-        "dtype",
-    ):
+    if column in _BY_VALUE:
         return str(value)
     size = units.size_in(value)
     text = str(value) if size is None else short_size(size)
-    return f"{word(column)} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
+    return f"{name or word(column)} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
 
 
 def label_of(row: PlotRow, columns: Sequence[str]) -> str:
-    """Return the values of some columns in words, as the name of a line."""
-    return ", ".join(said(column, row) for column in columns if row.get(column) is not None)
+    """Return the values of some columns in words, as the name of a line; keys that end alike have their whole names."""
+    ends = [word(column) for column in columns]
+    there = [column for column in columns if row.get(column) is not None]
+    told = [column for column in there if column not in COMPETING or row[column] not in ("", "none")]
+    return ", ".join(said(column, row, column if ends.count(word(column)) > 1 else "") for column in told)
 
 
-def constant(rows: Sequence[PlotRow], but: Sequence[str]) -> str:
-    """Return in words the values that all rows share, for the title."""
+def constant(rows: Sequence[PlotRow], but: str) -> str:
+    """Return in words the values that all rows share, for the title, without the column `but`."""
     shared = []
     for column in ("algorithm", "collective", "workload", "size_bytes", "ranks", "nodes"):
-        values = {row.get(column) for row in rows}
-        value = next(iter(values))
+        value = rows[0].get(column)
         plain = column == "collective" and value == "workload"
-        if column not in but and len(values) == 1 and value not in (None, "", 0) and not plain:
+        if column != but and value not in (None, "", 0) and not plain and not varying(rows, [column]):
             shared.append(said(column, rows[0]))
     return ", ".join(shared)
