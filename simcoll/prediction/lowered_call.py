@@ -4,8 +4,8 @@ call needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Self
 
@@ -27,10 +27,19 @@ from simcoll.workload.plan import CollectiveCall
 BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one node
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlainCall:
-    """A call of ranks at `places` on `rated` links, under `costs`. `whole`: engines run all of it. `executor` is its
-    executor's name in results. `hops` are the causes on a critical path that stand for a hop of a kernel."""
+    """A call of ranks at `places` on `rated` links, under `costs`: what an executor decided once for all costs, and
+    what follows from costs as properties.
+
+    `algorithm` is the schedule's name in results, `protocol` NCCL's, `executor` that of the executor. `chosen` are keys
+    of the scenario that the executor chose. `count` is the number of equal programs at once (e.g. channels) for which
+    the simulated one stands; `whole`: it is all of the call. The host launches it `launches` times, and writes
+    parameters for each of `further_channels`. `down` are links without bandwidth that its other programs may use.
+    `usual`: profiles are fitted with such settings. `by_itself`: the library would choose this algorithm and protocol.
+    `path` are the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may. `hops` are the
+    causes on a critical path that stand for a hop of a kernel.
+    """
 
     whole: ClassVar[bool] = True
     executor: ClassVar[str | None] = None
@@ -39,30 +48,20 @@ class PlainCall:
     rated: Topology
     places: tuple[str, ...]
     costs: CostSetting
+    algorithm: str
+    protocol: str = "none"
+    chosen: Mapping[str, object] = field(default_factory=dict)
+    count: int = 1
+    further_channels: int = 0
+    launches: int = 1
+    down: tuple[str, ...] = ()
+    usual: bool = True
+    by_itself: bool = True
+    path: tuple[int, ...] = ()
 
     def under(self, costs: CostSetting) -> Self:
         """Return the call under other costs."""
         return replace(self, costs=costs)
-
-    @property
-    def algorithm(self) -> str:
-        """Return the name of the schedule that runs."""
-        return self.scenario.algorithm
-
-    @property
-    def protocol(self) -> str:
-        """Return NCCL's protocol, or "none"."""
-        return "none"
-
-    @property
-    def chosen(self) -> dict[str, object]:
-        """Return the scenario's keys that the executor chose, with their values."""
-        return {}
-
-    @property
-    def count(self) -> int:
-        """Return the number of equal programs at once (e.g. channels) for which the simulated one stands."""
-        return 1
 
     @cached_property
     def processes(self) -> frozenset[Process]:
@@ -71,31 +70,11 @@ class PlainCall:
         nodes = [self.rated.node_of(place) for place in self.places] if launch.paced else []
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
 
-    @property
-    def further_channels(self) -> int:
-        """Return the number of channels after the first whose parameters the host writes for each GPU."""
-        return 0
-
     @cached_property
     def uploads(self) -> float:
         """Return the number of GPUs to which one process uploads a graph per launch; see `launch.uploads`."""
         launch = self.scenario.launch
         return uploads(launch, [self.rated.node_of(place) for place in self.places]) if launch.replays else 0.0
-
-    @property
-    def usual(self) -> bool:
-        """Whether the call has the usual settings, with which profiles are fitted."""
-        return True
-
-    @property
-    def by_itself(self) -> bool:
-        """Whether the library would choose this algorithm and protocol by itself."""
-        return True
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        """Return the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may."""
-        return ()
 
     @property
     def params(self) -> dict[str, Any]:
@@ -171,11 +150,15 @@ class PlainCall:
     @property
     def host_ps(self) -> int:
         """Return the host's time for the call, in ps; 0 if the scenario models no host work."""
-        return self.costs.host.pace_ps(self.processes, self.further_channels)
+        return self.launches * self.costs.host.pace_ps(self.processes, self.further_channels)
 
     def stuck(self, error: StuckError) -> StuckError:
-        """Return the error to raise if the call cannot finish because links are down."""
-        return error
+        """Return the error to raise if the call cannot finish: it names links that are down, even if only channels of
+        other NICs use them."""
+        if not self.down or any(name in str(error) for name in self.down):
+            return error
+        why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.down[:3])}"
+        return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield lower costs for what-if questions, each with a description."""
@@ -203,7 +186,13 @@ class PlainExecutor:
         if scenario.env.given:
             raise RefusedError(f"env ({scenario.env}) needs a profile with NCCL kernels; name one, or leave out `env`")
         rated = topology or rated_topology(scenario)
-        return PlainCall(scenario, rated, placed(scenario, rated), costs or CostSetting.of(self.profile))
+        return PlainCall(
+            scenario=scenario,
+            rated=rated,
+            places=placed(scenario, rated),
+            costs=costs or CostSetting.of(self.profile),
+            algorithm=scenario.algorithm,
+        )
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return the scenarios of which the fastest answers: one for each algorithm of NCCL on such nodes for `auto`,
@@ -265,9 +254,9 @@ def library(profile: str) -> PlainExecutor:
 
         return NcclExecutor(known)
     if known.bound:
-        from simcoll.prediction.calls_at_best import IdealExecutor
+        from simcoll.prediction.fastest_variant import FastestVariantExecutor
 
-        return IdealExecutor(known)
+        return FastestVariantExecutor(known)
     return PlainExecutor(known)
 
 

@@ -52,7 +52,7 @@ LEAST_PIECE: Final = 16 << 10  # bytes
 LINE: Final = 128  # bytes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class KernelCall(GpuCall, ABC):
     """A schedule that one kernel runs on all ranks, which are on the devices `places`. `traffic` counts the schedule's
     chunks, each of at most `chunk_bytes` bytes; `between` is the bandwidth between two GPUs in B/s."""
@@ -63,11 +63,6 @@ class KernelCall(GpuCall, ABC):
     chunk_bytes: int
     between: int
     communicator: Communicator
-
-    @property
-    def protocol(self) -> str:
-        """Return the protocol of all connections."""
-        return self.scenario.protocol
 
     @property
     def point(self) -> Scenario:
@@ -130,7 +125,7 @@ class KernelCall(GpuCall, ABC):
         """Return times in ps: of a hop, the extra between nodes, and the extra through the host's memory."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PrimitivesCall(KernelCall):
     """A schedule run with NCCL's primitives, one thread block for each channel and peer.
 
@@ -139,9 +134,8 @@ class PrimitivesCall(KernelCall):
     """
 
     @property
-    def protocol(self) -> Protocol:
-        """Return the protocol of all connections."""
-        return cast(Protocol, self.scenario.protocol)
+    def _named(self) -> Protocol:
+        return cast(Protocol, self.protocol)
 
     @property
     def _block(self) -> BlockCosts:
@@ -150,7 +144,7 @@ class PrimitivesCall(KernelCall):
 
     @property
     def _wire(self) -> float:
-        return figures().protocols[self.protocol].efficiency
+        return figures().protocols[self._named].efficiency
 
     @property
     def _rate(self) -> int:
@@ -163,7 +157,7 @@ class PrimitivesCall(KernelCall):
         rate, comm = self._rate, self.communicator
         filling = -(-self.between // rate) if rate else 1
         if comm.nodes > 1:  # a proxy sends one message per block: at least the bytes that its threads move at once
-            line = figures().protocols[self.protocol]
+            line = figures().protocols[self._named]
             filling = min(filling, max(1, -(-self.chunk_bytes // (line.threads * line.moved_a_thread))))
         free = max(1, min(filling, MOST_BLOCKS // max(1, self.traffic.peers)))
         return max(comm.min_channels or 1, min(free, comm.max_channels or free))
@@ -172,7 +166,7 @@ class PrimitivesCall(KernelCall):
     def params(self) -> dict[str, Any]:
         """Return engine parameters. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
         channels = self.channels
-        chunk = channels * slice_bytes("all_reduce", "ring", self.protocol, self.communicator.buffer_bytes)
+        chunk = channels * slice_bytes("all_reduce", "ring", self._named, self.communicator.buffer_bytes)
         chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
         slice_ps = self._block.slice if self.protocol == "Simple" else 0
         cap = self._connection(channels, min(self.chunk_bytes, chunk))
@@ -231,12 +225,8 @@ class PrimitivesCall(KernelCall):
             spread = spread_ps(kernels.spread, blocks, moved, bandwidth)
         return {"launch": launch, "start": self._block.start, "spread": spread}
 
-    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster hops."""
-        return self._cheaper(self.protocol)
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PullCall(KernelCall):
     """A schedule whose receivers load from their peers' memory, stage by stage, with barriers of flags around each
     stage. Loads that are reduced go to all peers at once. Copies go to one peer after the other, so a stage lasts at
@@ -280,7 +270,7 @@ class PullCall(KernelCall):
         yield "loads take half the time", replace(self.costs, pull=pull.model_copy(update={"load": pull.load // 2}))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class MultimemCall(PullCall):
     """An all-reduce in which the switch adds what ranks load and multicasts what they store: multimem of NVLink SHARP.
 
@@ -309,7 +299,7 @@ class MultimemCall(PullCall):
         return {**super().lead, "copies": 2 * copied}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class MessagesCall(KernelCall):
     """A schedule with one launch of grouped sends and receives per step, as NCCL's point-to-point messages.
 
@@ -318,11 +308,6 @@ class MessagesCall(KernelCall):
 
     executor: ClassVar[str] = "p2p"
     steps: tuple[tuple[int, NcclCall], ...]
-
-    @property
-    def protocol(self) -> str:
-        """Return the protocols that NCCL chooses for the messages."""
-        return ", ".join(dict.fromkeys(step.protocol for _, step in self.steps)) or "none"
 
     @property
     def params(self) -> dict[str, Any]:
@@ -352,15 +337,6 @@ class MessagesCall(KernelCall):
         launches = sum(times * (one + step.wide_ps(kernels)) for times, step in self.steps)
         whole = sum(times * step.launch_ps(kernels, one, self.between) for times, step in self.steps)
         return {"launch": launches, "start": whole - launches}
-
-    @property
-    def host_ps(self) -> int:
-        """Return the time in ps that the host takes to launch all steps."""
-        return super().host_ps * max(1, sum(times for times, _ in self.steps))
-
-    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches."""
-        yield "launches take no time", self.costs.launched_free
 
 
 MOST_RUN: Final = 100_000  # most transfers of all copies together: they take some tenths of a second
@@ -416,6 +392,8 @@ class KernelExecutor(PlainExecutor):
             rated=rated,
             places=places,
             costs=costs or CostSetting.of(self.profile),
+            algorithm=scenario.algorithm,
+            protocol=scenario.protocol,
             wires=wires,
             network_costs=network_of(system_of(scenario)),
             traffic=proved.traffic,
@@ -429,7 +407,7 @@ class KernelExecutor(PlainExecutor):
         if fields["scenario"].protocol != PULL:
             if fields["traffic"].agents:
                 raise RefusedError("NVSwitches reduce loads, not messages; write `protocol: pull`")
-            return PrimitivesCall(**fields)
+            return PrimitivesCall(**fields, kind=fields["protocol"])
         if comm.nodes > 1 or comm.graphs["ring"].type_intra not in ("NVL", "NVB"):
             raise RefusedError("`protocol: pull` needs NVLink within one node; take another protocol")
         return MultimemCall(**fields) if fields["traffic"].agents else PullCall(**fields)
@@ -508,7 +486,8 @@ class MessagesExecutor(KernelExecutor):
             raise RefusedError(f"sends and receives take no protocol; leave out `protocol: {scenario.protocol}`")
         comm, chunk, between = fields["communicator"], fields["chunk_bytes"], fields["between"]
         steps = tuple((each.times, self._step(scenario, comm, each, chunk, between)) for each in rounds)
-        return MessagesCall(**fields, steps=steps)
+        fields["protocol"] = ", ".join(dict.fromkeys(step.protocol for _, step in steps)) or "none"
+        return MessagesCall(**fields, steps=steps, launches=max(1, sum(times for times, _ in steps)))
 
     def _step(self, scenario: Scenario, comm: Communicator, each: StepTraffic, chunk: int, between: int) -> NcclCall:
         """Return NCCL's call for the messages of a step: `send_recv` for one peer, `all_to_all` for several."""

@@ -17,11 +17,12 @@ from simcoll.config.arrays import Numbers, numbers_of, sorted_out
 from simcoll.config.groups import grouped
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
-from simcoll.errors import RefusedError, StuckError
+from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
+from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.graph_search import DEFAULTS
 from simcoll.nccl.kernel_costs import CostKind, Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
@@ -269,12 +270,13 @@ class _LinkShares(NamedTuple):
     paces: Sequence[tuple[str, float]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GpuCall(PlainCall):
     """A call that GPU kernels run over `wires`. `network_costs` returns the costs of NICs that the profile lacks."""
 
     wires: ChannelWires
     network_costs: Profile
+    kind: CostKind | None = None
 
     @property
     def kernels(self) -> Kernels:
@@ -291,17 +293,19 @@ class GpuCall(PlainCall):
         """Return the topology with the call's bandwidths and latencies."""
         return with_rates(self.rated, self.bandwidths, self.latencies)
 
-    def _cheaper(self, kind: CostKind) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster hops of a kind of blocks."""
-        block, transport = getattr(self.kernels, kind), self.transport
+    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
+        """Yield costs with free launches, and costs with faster hops if blocks of one `kind` send all messages."""
         yield "launches take no time", self.costs.launched_free
+        if self.kind is None:
+            return
+        kind, block, transport = self.kind, getattr(self.kernels, self.kind), self.transport
         halved = block.model_copy(update={"hop": block.hop // 2, "net": block.net // 2})
         sooner = transport.model_copy(update={"latency": transport.latency // 2})
         quicker = self.kernels.model_copy(update={kind: halved})
         yield f"hops of {kind} take half the time", replace(self.costs, kernels=quicker, transport=sooner)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class NcclChannel(GpuCall):
     """One channel of a call of NCCL; all channels do the same at the same time. `one_way`: each rank sends one message,
     as in pipelines, instead of a ring of send_recv.
@@ -312,45 +316,6 @@ class NcclChannel(GpuCall):
     hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
     call: NcclCall
     one_way: bool = False
-
-    @property
-    def algorithm(self) -> str:
-        """Return NCCL's name of the algorithm."""
-        return "direct" if self.one_way else self.call.name
-
-    @property
-    def protocol(self) -> str:
-        """Return NCCL's protocol."""
-        return self.call.protocol
-
-    @property
-    def count(self) -> int:
-        """Return the number of channels, or pairs of channels, for which the simulated one stands."""
-        return self.call.alike
-
-    @property
-    def further_channels(self) -> int:
-        """Return a collective's number of channels after the first; 0 for messages and symmetric kernels."""
-        return 0 if self.call.registered else self.call.channels - 1
-
-    @property
-    def usual(self) -> bool:
-        """False if the user sets channels, buffers, chunks of messages or NICs, as no row was measured with that."""
-        call, comm = self.call, self.call.communicator
-        buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
-        between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
-        between = comm.nodes > 1 and (between or bool(self.scenario.env.NCCL_NET_GDR_LEVEL))
-        return not (call.limited or buffers or between)
-
-    @property
-    def by_itself(self) -> bool:
-        """Whether NCCL would choose this algorithm and protocol by itself."""
-        return self.call.by_itself
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        """Return the links between neighbours, whose bandwidth limits the call."""
-        return self.wires.between
 
     @property
     def params(self) -> dict[str, Any]:
@@ -464,9 +429,7 @@ class NcclChannel(GpuCall):
         """Return for each used link the links that carry equal traffic in channels of other NICs: links of its sort,
         first those that carry nothing else."""
         sorts, count = alike(self.rated).tolist(), self.nics
-        links: dict[object, list[int]] = defaultdict(list)
-        for number, sort in enumerate(sorts):
-            links[sort].append(number)
+        links = grouped(range(len(sorts)), sorts.__getitem__)
         kinds = self.rated.link_kinds
         found: dict[int, tuple[int, ...]] = {link: (link,) for link in used}
         taken = Counter(used)
@@ -476,17 +439,6 @@ class NcclChannel(GpuCall):
                 found[link] += tuple(others[: count - 1])
                 taken.update(others[: count - 1])
         return found
-
-    def stuck(self, error: StuckError) -> StuckError:
-        """Return an error that names the links that are down and that only channels of other NICs use."""
-        if not self.wires.down or any(name in str(error) for name in self.wires.down):
-            return error
-        why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.wires.down[:3])}"
-        return StuckError(f"the run cannot finish: {why}")
-
-    def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster hops."""
-        return self._cheaper(self.call.kind)
 
 
 class NcclExecutor(PlainExecutor):
@@ -508,7 +460,7 @@ class NcclExecutor(PlainExecutor):
         """
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
-            return replace(self.lower(both_ways, topology, costs), one_way=True)
+            return replace(self.lower(both_ways, topology, costs), algorithm="direct", one_way=True)
         if scenario.protocol == "pull":
             raise RefusedError("NCCL's calls do not read peers' memory; write `executor: msccl`, or another `protocol`")
         if scenario.subgroups:
@@ -547,8 +499,24 @@ class NcclExecutor(PlainExecutor):
             looped=looped,
             calls=scenario.launch.calls,
         )
-        costs = costs or CostSetting.of(self.profile)
-        return NcclChannel(scenario, wires.rated, places, costs, wires, network_of(system_of(scenario)), call)
+        return NcclChannel(
+            scenario=scenario,
+            rated=wires.rated,
+            places=places,
+            costs=costs or CostSetting.of(self.profile),
+            algorithm=call.name,
+            protocol=call.protocol,
+            count=call.alike,
+            further_channels=0 if call.registered else call.channels - 1,
+            usual=_is_usual(call, scenario.env),
+            by_itself=call.by_itself,
+            path=wires.between,
+            down=wires.down,
+            kind=call.kind,
+            wires=wires,
+            network_costs=network_of(system_of(scenario)),
+            call=call,
+        )
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return NCCL's own choice for `auto`, and all choices that it could make for `best`."""
@@ -580,6 +548,15 @@ class NcclExecutor(PlainExecutor):
         """Return the algorithms that NCCL has for all of the collectives."""
         served = [set(algorithm_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
+
+
+def _is_usual(call: NcclCall, env: NcclEnv) -> bool:
+    """False if the user sets channels, buffers, chunks of messages or NICs, as no row was measured with that."""
+    comm = call.communicator
+    buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
+    between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
+    between = comm.nodes > 1 and (between or bool(env.NCCL_NET_GDR_LEVEL))
+    return not (call.limited or buffers or between)
 
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
 from simcoll.nccl.algorithm_names import SCHEDULES
-from simcoll.prediction.calls_at_best import MOST_SOLVED
+from simcoll.prediction.fastest_variant import MOST_SOLVED
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import CallPrediction
@@ -232,7 +232,7 @@ def test_ways_that_are_dear_to_run_are_left_out(monkeypatch: pytest.MonkeyPatch)
     call = {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "algorithm": "tree", "size": "256 KiB"}
     found = []
     for most in (MOST_SOLVED, 0):
-        monkeypatch.setattr("simcoll.prediction.calls_at_best.MOST_SOLVED", most)
+        monkeypatch.setattr("simcoll.prediction.fastest_variant.MOST_SOLVED", most)
         found.append(predict(Scenario.model_validate({**call, "profile": "ideal"})))
     port = predict(Scenario.model_validate({**call, "profile": "one-port"}))
     pieces, whole = (each.planned[0].lowered.chosen["chosen.chunk"] for each in found)
@@ -258,7 +258,7 @@ def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch
     point = {"topology": {"system": "hgx-h100", "nodes": 2}, "collective": "all_reduce", "algorithm": algorithm}
     asked = {**point, "size": "1 GiB", "profile": "ideal"}
     whole = predict(Scenario.model_validate(asked))
-    monkeypatch.setattr("simcoll.prediction.calls_at_best.MOST_WHOLE", 4)
+    monkeypatch.setattr("simcoll.prediction.fastest_variant.MOST_WHOLE", 4)
     one = predict(Scenario.model_validate({**asked, "seed": 1}))
     assert isinstance(whole, CallPrediction) and isinstance(one, CallPrediction)
     assert (whole.lowered.count, one.lowered.count > 4) == (1, True)

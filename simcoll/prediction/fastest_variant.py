@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, distinct
+from simcoll.config.groups import grouped
 from simcoll.engine.binding import written_out
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
@@ -49,14 +50,14 @@ IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slot
 MOST_WHOLE: Final = 32  # most copies that are run side by side; if there are more, one stands for all
 
 
-class _Reaches(NamedTuple):
+class _RatedAndShown(NamedTuple):
     """The links of a machine: with their `rated` bandwidths, and with higher ones that were `shown`."""
 
     rated: Topology
     shown: Topology
 
 
-class _Way(NamedTuple):
+class _Variant(NamedTuple):
     """A variant of a call: its schedule, the keys `model` and `groups`, the number of copies for which the simulated
     one stands (`alike`), and whether links have their rated bandwidths only."""
 
@@ -66,36 +67,27 @@ class _Way(NamedTuple):
     alike: int = 1
     as_rated: bool = False
 
-    def call(self, scenario: Scenario, links: _Reaches, places: tuple[str, ...], costs: CostSetting) -> PlainCall:
+    def call(self, scenario: Scenario, links: _RatedAndShown, places: tuple[str, ...], costs: CostSetting) -> PlainCall:
         """Return the scenario's call, run as this variant."""
         rated = links.rated if self.as_rated else links.shown
         own = {"algorithm": self.algorithm, "model": self.model, "groups": self.groups}
         asked = scenario.model_copy(update=own)
-        if self.alike == 1:
-            return IdealCall(asked, rated, places, costs, scenario.algorithm)
-        return RepresentativeCopy(asked, rated, places, costs, scenario.algorithm, self.alike)
-
-
-@dataclass(frozen=True, eq=False)
-class IdealCall(PlainCall):
-    """A call run as its fastest variant; `named` is the algorithm that the user requested."""
-
-    named: str
-
-    @property
-    def algorithm(self) -> str:
-        """Return the algorithm that the user asked for, whose best schedule is run."""
-        return self.named
-
-    @property
-    def chosen(self) -> dict[str, object]:
-        """Return the columns of copies, channels and chunk, named after keys of `model`."""
-        params = self.scenario.params()
-        return {
-            "chosen.copies": self.scenario.copies,
+        params = asked.params()
+        chosen = {  # result columns named after keys of `model`
+            "chosen.copies": asked.copies if self.alike == 1 else self.alike,
             "chosen.channels": params.channels or "per peer",
             "chosen.chunk": format_size(params.chunk) if params.chunk else "whole",
         }
+        kind = PlainCall if self.alike == 1 else RepresentativeCopy
+        return kind(
+            scenario=asked,
+            rated=rated,
+            places=places,
+            costs=costs,
+            algorithm=scenario.algorithm,
+            chosen=chosen,
+            count=self.alike,
+        )
 
 
 class _Load:
@@ -122,7 +114,7 @@ class _Load:
         return len(distinct(run(self._whole(), Policy(keep="times")).timeline.sent))
 
 
-class IdealExecutor(PlainExecutor):
+class FastestVariantExecutor(PlainExecutor):
     """Lowers each call to its fastest variant on the network."""
 
     def lower(
@@ -130,12 +122,12 @@ class IdealExecutor(PlainExecutor):
     ) -> PlainCall:
         """Return the call with the best copies, channels and chunk; raises like `PlainExecutor`."""
         call = super().lower(scenario, topology, costs)
-        links = _Reaches(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
+        links = _RatedAndShown(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
         return _quickest(scenario, links, network, call.places).call(scenario, links, call.places, call.costs)
 
 
-def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tuple[str, ...]) -> _Way:
+def _quickest(scenario: Scenario, links: _RatedAndShown, network: Topology, places: tuple[str, ...]) -> _Variant:
     """Return the variant that ends first; of equal ones the first in the list.
 
     Variants run in the order of the time that their busiest link needs: if links are the bottleneck, the first is
@@ -143,17 +135,17 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
     many flow rates to solve. A run stops when it exceeds the best time so far.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
-    ways = list(_ways(asked, network, places, links.rated is not links.shown))
+    ways = list(_variants(asked, network, places, links.rated is not links.shown))
     if len(ways) == 1:
         return ways[0]
     costs = CostSetting.of(load_profile(scenario.profile))
     loads = dict[tuple[Any, ...], _Load]()
 
-    def program(way: _Way) -> StreamedProgram:
+    def program(way: _Variant) -> StreamedProgram:
         call = way.call(asked, links, places, costs)
         return program_of(call.point, call.network, places)[0]
 
-    def load(way: _Way) -> _Load:
+    def load(way: _Variant) -> _Load:
         own = way.model
         key = way.algorithm, str(way.groups), own.copies, own.channels, own.sharing, way[3:]  # without the chunk
         if key not in loads:
@@ -170,22 +162,22 @@ def _quickest(scenario: Scenario, links: _Reaches, network: Topology, places: tu
     return ways[best[1]]
 
 
-def _ways(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Way]:
+def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Variant]:
     """Yield the variants to try, the plain one first; with `more_shown`, next the plain one on rated links. Schedules
     are not proved, and keys that the scenario sets keep their values."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
     alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
 
-    def way(alike: int = 1, **values: object) -> _Way:
+    def way(alike: int = 1, **values: object) -> _Variant:
         own = {name: value for name, value in values.items() if name in free}
-        return _Way(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
+        return _Variant(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
 
     def chunk(source: AnySchedule, parts: int) -> int:
         """Return the bytes of a chunk if each slot is cut into `parts` chunks."""
         return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
 
-    def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Way]:
+    def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Variant]:
         """Yield more variants if messages last at least a quarter of a latency, so that links decide the time."""
         latent = _on_the_way(network, places)
         parts = min(MOST_OF_LONG // source.transfers, 4 * chunk(source, copies) // latent)
@@ -255,28 +247,17 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
     return [scenario, scenario.model_copy(update={"groups": 1})]
 
 
-@dataclass(frozen=True, eq=False)
-class RepresentativeCopy(IdealCall):
-    """One of `copies` equal copies that run at the same time."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RepresentativeCopy(PlainCall):
+    """One of `count` equal copies that run at the same time."""
 
     whole: ClassVar[bool] = False
-    copies: int
-
-    @property
-    def chosen(self) -> dict[str, object]:
-        """Return the columns of copies, channels and chunk."""
-        return {**super().chosen, "chosen.copies": self.copies}
-
-    @property
-    def count(self) -> int:
-        """Return the number of copies."""
-        return self.copies
 
     @property
     def point(self) -> Scenario:
         """Return the scenario of one copy, with its share of the bytes."""
         grain = len(self.places) * self.scenario.itemsize
-        share = max(1, -(-self.scenario.nbytes // (self.copies * grain))) * grain
+        share = max(1, -(-self.scenario.nbytes // (self.count * grain))) * grain
         return super().point.model_copy(update={"size": share})
 
     @property
@@ -293,23 +274,16 @@ class RepresentativeCopy(IdealCall):
     @property
     def capacities(self) -> NDArray[np.float64]:
         """Return the B/s that all copies together would have on the simulated copy's links, float64 (links,)."""
-        capacities: NDArray[np.float64] = super().bandwidths * self._shares * self.copies
+        capacities: NDArray[np.float64] = super().bandwidths * self._shares * self.count
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return for each link in `used` the links of its sort that other copies use, dealt out evenly."""
-        mine = set(used)
-        of_sort: dict[int, list[int]] = defaultdict(list)
-        for link in used:
-            of_sort[self._sorts[link]].append(link)
+        turns = {sort: cycle(links) for sort, links in grouped(used, self._sorts.__getitem__).items()}
         found = {link: [link] for link in used}
-        others: dict[int, list[int]] = defaultdict(list)
         for link, sort in enumerate(self._sorts):
-            if link not in mine and sort in of_sort:
-                others[sort].append(link)
-        for sort, links in others.items():
-            for link, own in zip(links, cycle(of_sort[sort]), strict=False):
-                found[own].append(link)
+            if link not in found and sort in turns:
+                found[next(turns[sort])].append(link)
         return {link: tuple(links) for link, links in found.items()}
 
     @cached_property
@@ -324,12 +298,12 @@ class RepresentativeCopy(IdealCall):
         mine, of_all = (np.flatnonzero(brought).tolist() for brought in (self._brought, self._brought_by_all))
         one = Counter(self._sorts[link] for link in mine if kinds[links[link][0]] == "nic")
         every = Counter(self._sorts[link] for link in {*mine, *of_all})
-        return max(1, min([self.copies, *(every[sort] // used for sort, used in one.items())]))
+        return max(1, min([self.count, *(every[sort] // used for sort, used in one.items())]))
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
         """Return the share of each link that the copies of one NIC have if all copies use it, float64 (links,)."""
-        shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.copies / self.nics))
+        shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.count / self.nics))
         return shares
 
     @cached_property
@@ -340,7 +314,7 @@ class RepresentativeCopy(IdealCall):
     @cached_property
     def _brought_by_all(self) -> Numbers:
         """Return the number of chunks that all copies send over each link, int64 (links,)."""
-        orders = Counter(first_orders(self.scenario, self.rated, self.places, self.copies))
+        orders = Counter(first_orders(self.scenario, self.rated, self.places, self.count))
         found = np.zeros(len(self.rated.links), np.int64)
         for order, count in orders.items():
             found += count * self._brings(order)
@@ -382,5 +356,5 @@ class RepresentativeCopy(IdealCall):
         brought, by_all, trunks = zip(*links, strict=True)
         most: float = max(by_all)
         if trunks[0]:
-            most = sum(brought) * self.copies / min(len(links), self.nics * sum(map(bool, brought)) or 1)
+            most = sum(brought) * self.count / min(len(links), self.nics * sum(map(bool, brought)) or 1)
         return min(1.0, max(brought) / most) if most and any(brought) else 1.0
