@@ -7,7 +7,7 @@ assumptions, for example on speeds that the file lacks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -158,17 +158,13 @@ def _msccl(text: str, source: str, asked: ImportOptions) -> Imported:
         chosen = [n for n in numbers if name in (None, names[n - 1]) and number in (None, str(n))]
         if len(chosen) != 1:
             listed = ", ".join(f"{n}: {name}" for n, name in zip(numbers, names, strict=True))
-            raise InputError(f"{source}: {len(programs)} programs, {listed}", _which(names, numbers))
+            alone = next((name for name in names if names.count(name) == 1), None)
+            cure = f"choose one by its number, --set program={numbers[-1]}"
+            cure += f", or by its name: --set name={alone}" if alone else ""
+            raise InputError(f"{source}: {len(programs)} programs, {listed}", cure)
         kept = programs[chosen[0] - 1]
         text = "\n" * text.count("\n", 0, kept.start()) + kept[0]  # keeps line numbers
     return _schedule(msccl.read)(text, source, asked)
-
-
-def _which(names: Sequence[str], numbers: range) -> str:
-    """Return the fix for a file with several programs: choose one by its number, or by a unique name."""
-    alone = next((name for name in names if names.count(name) == 1), None)
-    by_name = f", or by its name: --set name={alone}" if alone else ""
-    return f"choose one by its number, --set program={numbers[-1]}{by_name}"
 
 
 def _table(text: str, source: str, asked: ImportOptions) -> Imported:

@@ -105,9 +105,10 @@ def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: ob
     mine = np.flatnonzero((program.src == rank) | (program.dst == rank)).tolist()
     before = _held(program, rank, nbytes, itemsize, weights)
     layout = _MemoryLayout(program, rank, mine, before, itemsize)
+    steps = itertools.groupby(mine, lambda i: program.step[i])
     return RankProgram(
         rank=rank,
-        stages=tuple(_stages(program, rank, mine, layout)),
+        stages=tuple(_stage(program, rank, list(rows), layout) for _, rows in steps),
         elements=layout.elements,
         held=tuple(MemoryRange(layout.base[slot], size // itemsize) for slot, size in enumerate(before)),
         left=tuple(MemoryRange(layout.base[slot], layout.left[slot]) for slot in range(schedule.n_chunks)),
@@ -157,13 +158,6 @@ class _MemoryLayout:
         """Return the memory range of the first `count` elements of a place."""
         slot, loop = place
         return MemoryRange(self.base[slot] + loop * self.piece, count)
-
-
-def _stages(program: Program, rank: int, mine: list[int], layout: _MemoryLayout) -> Iterator[Stage]:
-    steps = program.step[mine]
-    edges = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(mine)] if mine else [0]
-    for first, last in itertools.pairwise(edges):
-        yield _stage(program, rank, mine[first:last], layout)
 
 
 def _stage(program: Program, rank: int, rows: list[int], layout: _MemoryLayout) -> Stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -14,7 +15,7 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,8 +86,10 @@ def run(
     for ranks in {case.ranks for case in every}:
         _check_devices(backend, ranks, launcher)
     if backend == "gloo" and not launcher.prefix(0):  # a prefix may start ranks on another machine
-        for case in every:
-            _check_buffers(case)
+        for task in (case.task for case in every if isinstance(case.task, RankTask)):
+            what = f"{task.ranks} processes with {short_size(task.nbytes)} each"
+            cure = "give --ranks N with fewer of them, or a smaller size"
+            check_memory(task.ranks * (PROCESS_BYTES + COPIES * task.nbytes), what, cure, "ranks")
     about = surroundings(launcher.variables(0), launcher.prefix(0))
     done = _Done(every, about, log, tell)
     for which in done.missing():
@@ -126,8 +129,12 @@ class _Done:
 
     def add(self, which: Sequence[int], made: Sequence[CaseRow]) -> None:
         """Store the rows of a launch, here and in the log."""
+
+        def plain(value: object) -> object:
+            return value.item() if isinstance(value, np.generic) else str(value)
+
         for index, row in zip(which, made, strict=True):
-            self.of[index] = json.loads(json.dumps({**row, **self.about}, default=_plain))
+            self.of[index] = json.loads(json.dumps({**row, **self.about}, default=plain))
             if self.log:
                 self.log.append(self.keys[index], self.of[index])
 
@@ -143,11 +150,6 @@ class _Done:
 def log_beside(table: Path) -> CaseLog:
     """Return the log of rows in the folder of an unfinished table; after a kill, the next run continues with it."""
     return RowLog(table.with_name(f"{table.name}.jsonl"), dict, dict)
-
-
-def _plain(value: object) -> object:
-    """Convert a value for JSON: a NumPy number to a Python number, anything else to text."""
-    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _launched(
@@ -270,14 +272,6 @@ def check_torch() -> None:
         )
 
 
-def _check_buffers(case: Case) -> None:
-    """Raise InputError if the processes of a case take more memory than this machine has."""
-    if isinstance(case.task, RankTask):
-        needed = case.ranks * (PROCESS_BYTES + COPIES * case.task.nbytes)
-        what = f"{case.ranks} processes with {short_size(case.task.nbytes)} each"
-        check_memory(needed, what, "give --ranks N with fewer of them, or a smaller size", "ranks")
-
-
 def _check_devices(backend: Backend, ranks: int, launcher: Launcher) -> None:
     """Raise InputError if there are fewer GPUs than NCCL's ranks, unless each rank has its own NCCL_HOSTID."""
     if backend != "nccl":
@@ -320,22 +314,15 @@ def _row(case: Case, launches: Sequence[tuple[Report, TaskResult]], backend: Bac
     }
 
 
-def _computed_us(outcomes: Sequence[TaskResult]) -> list[float]:
-    """Return the median time over runs of each computation without messages, in us.
-
-    A computation lasts from the slowest rank's end of the previous one to the slowest rank's end of this one.
-    """
-    ends = np.median(np.array([run for outcome in outcomes for run in outcome.alone]), axis=0) / 1e3
-    return [float(b - a) for a, b in itertools.pairwise([0.0, *ends])]
-
-
 def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, object]:
     """Return the columns of a workload's row that the measured times determine.
 
     For ddp, `computed_us` lists the forward pass, each layer's backward pass in the order of the layers, and the
-    optimizer; for small programs each local part.
+    optimizer; for small programs each local part. It is the median over runs without messages; a computation lasts from
+    the slowest rank's end of the previous one to the slowest rank's end of this one.
     """
-    parts = _computed_us(outcomes)
+    ends = np.median(np.array([run for outcome in outcomes for run in outcome.alone]), axis=0) / 1e3
+    parts = [float(b - a) for a, b in itertools.pairwise([0.0, *ends])]
     counts = statistics.mode(outcome.buckets for outcome in outcomes)
     return {
         "compute_us": math.fsum(parts),
@@ -368,14 +355,14 @@ def machine() -> str:
 
 
 def write(path: Path, rows: Sequence[CaseRow], backend: Backend) -> None:
-    """Write a measured table, completely or not at all; for NCCL also call `write_gpus`. Raises InputError."""
+    """Write a measured table, completely or not at all; for NCCL also what `nvidia-smi` prints. Raises InputError."""
     swept = [column for made in rows for column in made if column not in (*COLUMNS, *OWN)]
     known = [column for column in COLUMNS if any(column in made for made in rows)]
     columns = [*known, *OWN, *dict.fromkeys(swept)]
     cells = ([_cell(made.get(column)) for column in columns] for made in rows)
     write_atomically(path, text_table.csv_text(columns, cells))
     if backend == "nccl":
-        write_gpus(path)
+        _write_gpus(path)
 
 
 def _cell(value: object) -> object:
@@ -386,20 +373,18 @@ def _cell(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def write_gpus(table: Path) -> None:
-    """Write the output of `nvidia-smi` to NAME.txt in the folder of a table NAME.csv; `simcoll import` can read it."""
-    if lines := list(_gpus_here()):
-        write_atomically(table.with_suffix(".txt"), "\n".join(lines) + "\n")
+def _write_gpus(table: Path) -> None:
+    """Write the output of `nvidia-smi` on GPUs, driver and connections to NAME.txt in the folder of a table NAME.csv.
 
-
-def _gpus_here() -> Iterator[str]:
-    """Yield lines of `nvidia-smi` on GPUs, driver and connections; nothing if it fails."""
-    for words in (["--query-gpu=index,name,driver_version,memory.total", "--format=csv"], ["topo", "-m"]):
-        try:
+    `simcoll import` can read it. If nvidia-smi fails, nothing more is written.
+    """
+    lines: list[str] = []
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        for words in (["--query-gpu=index,name,driver_version,memory.total", "--format=csv"], ["topo", "-m"]):
             done = subprocess.run(["nvidia-smi", *words], capture_output=True, text=True, timeout=60, check=False)
-        except (OSError, subprocess.SubprocessError):
-            return
-        yield from (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in done.stdout.splitlines())
+            lines += (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in done.stdout.splitlines())
+    if lines:
+        write_atomically(table.with_suffix(".txt"), "\n".join(lines) + "\n")
 
 
 def beside_library(rows: Sequence[CaseRow]) -> list[CaseRow]:

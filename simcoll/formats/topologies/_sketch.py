@@ -95,10 +95,10 @@ class LenderSystem:
         return NVLINK[max((known for known in NVLINK if known <= self.capability), default=70)]
 
     @property
-    def nic(self) -> LinkText | None:
-        """The cable of one of its NICs."""
+    def cable(self) -> LinkText:
+        """The cable of one of its NICs, or a usual one if it has no NICs."""
         nic = self.file.nic
-        return LinkText(_number(nic.rate, "GB/s"), _number(nic.latency, "us"), "cable") if nic else None
+        return LinkText(_number(nic.rate, "GB/s") if nic else 50.0, _number(nic.latency, "us") if nic else 0.5, "cable")
 
     def has(self, kind: str) -> bool:
         """Return whether the system has links of this kind."""

@@ -275,7 +275,7 @@ def _join(sketch: InfraSketch, ends: tuple[str, str], name: str, physical: Node 
         kind = "socket"
     else:
         kind = "cable" if fabric else "pcie"
-    speed = pattern.speed(kind) if kind != "cable" else _cable(pattern)
+    speed = pattern.speed(kind) if kind != "cable" else pattern.cable
     bandwidth, latency = _physical(physical)
     if "nvswitch" in kinds:  # chips of one kind are one device: traffic is striped over them
         ends = (_first(graph, ends[0]), _first(graph, ends[1]))
@@ -291,11 +291,6 @@ def _join(sketch: InfraSketch, ends: tuple[str, str], name: str, physical: Node 
 
 def _first(graph: _ExpandedGraph, name: str) -> str:
     return re.sub(r"[0-9]+$", "0", name) if graph.kinds[name] == "nvswitch" else name
-
-
-def _cable(pattern: LenderSystem) -> LinkText:
-    nic = pattern.nic
-    return LinkText(nic.bandwidth, nic.latency, "cable") if nic else LinkText(50.0, 0.5, "cable")
 
 
 def _physical(node: Node | None) -> tuple[float | None, float | None]:

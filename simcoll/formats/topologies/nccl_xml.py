@@ -173,7 +173,7 @@ def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str 
         return lender(source, assumed, problem, lambda file: file.counts.get("gpu", 0) >= len(gpus))
     element = gpus[0].gpu
     assert element is not None
-    amd, capability = _is_amd(element), element.whole("sm", "70", most=2000)
+    amd, capability = "gcn" in element.attributes or any(element.each("xgmi")), element.whole("sm", "70", most=2000)
     pattern = LenderSystem(assumed or (_AMD if amd else system_of(capability)))
     vendor = pattern.file.gpu.vendor if pattern.file.gpu else None
     if vendor and (vendor == "amd") != amd:
@@ -181,10 +181,6 @@ def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str 
     if "sm" in element.attributes and not amd and pattern.capability != capability:
         check_assumed(source, assumed, f"its GPUs have compute capability {capability}, and there {pattern.capability}")
     return pattern
-
-
-def _is_amd(gpu: Element) -> bool:
-    return "gcn" in gpu.attributes or any(gpu.each("xgmi"))
 
 
 def _xgmi(gpus: list[_PcieDevice]) -> float | None:
@@ -295,7 +291,7 @@ def _between_gpus(
                     to_switch += count * each
             elif link.name == "c2c":
                 bandwidth = link.number("bw") * link.whole("count", "1", least=1, most=64) / 1000
-                cpu = _above(name, sketch) or cpus[0]
+                cpu = next((v for u, v in sketch.links if u == name and v.startswith("cpu")), cpus[0])
                 sketch.links[name, cpu] = LinkText(bandwidth or 1.0, 0.3, "c2c")  # in place of PCIe
         if to_switch:
             switched.append((name, to_switch))
@@ -314,11 +310,6 @@ def _between_gpus(
         _known_search(list(by_bus.values()), each, sketch)
     elif len(gpus) > 1:
         sketch.notes.warn("no NVLinks in it: GPUs talk over PCIe")
-
-
-def _joining(sketch: Sketch) -> str | None:
-    """Return the kind of links that join GPUs of the pattern directly."""
-    return next((kind for kind in ("nvlink", "xgmi") if sketch.pattern.has(kind)), None)
 
 
 def _known_search(gpus: list[str], each: float, sketch: Sketch) -> None:
@@ -344,20 +335,16 @@ def _direct(a: str, b: str, bandwidth: float, sketch: Sketch) -> None:
         sketch.join(a, b, pattern.speed("xgmi", bandwidth) if pattern.has("xgmi") else pattern.direct(bandwidth))
 
 
-def _above(name: str, sketch: Sketch) -> str | None:
-    return next((v for u, v in sketch.links if u == name and v.startswith("cpu")), None)
-
-
 def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
     """Add the pattern's NVLinks to a skeleton, if both have the same number of GPUs, or the pattern has NVSwitches."""
-    file = sketch.pattern.file
-    counts = file.counts
+    counts = sketch.pattern.file.counts
+    kind = next((kind for kind in ("nvlink", "xgmi") if sketch.pattern.has(kind)), None)
     if "nvswitch" in counts:
         switch = sketch.add("nvswitch")
         for gpu in gpus:
             sketch.join(gpu, switch, sketch.pattern.speed("nvlink"))
         sketch.notes.assume(f"GPUs hang on an NVSwitch by {sketch.pattern.speed('nvlink').bandwidth:g} GB/s each")
-    elif (kind := _joining(sketch)) and counts.get("gpu") == len(gpus):
+    elif kind and counts.get("gpu") == len(gpus):
         plan = template(read_shipped(sketch.pattern.name).file)
         for u, v, link in plan.links:
             if link.kind == kind and (v, u) not in sketch.links:
