@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import re
 import sys
 import time
@@ -47,9 +48,9 @@ from simcoll.scenario.profile import (
     CABLE,
     Calibration,
     CostSetting,
+    LinkScale,
     Profile,
     TableSource,
-    costs_by_file,
     load_network,
     parse_profile,
     shipped_profiles,
@@ -65,6 +66,33 @@ class Refit(NamedTuple):
     way: str
     record: Calibration
     names: list[str]
+
+
+def costs_by_file(profile: Profile) -> dict[str, list[str]]:
+    """Return the names of a call's costs, by the profile whose file has them: itself first, then those it is `like`.
+
+    Costs are the launch, the factors of links, and `kernels`, where they differ from the default. Costs of other
+    launches (`host`, `graph`), of other kernels (`pull`) and of transports do not count.
+    """
+    chain = [profile]
+    while like := chain[-1].like:
+        chain.append(load_network(like))
+    written = [_kernel_costs(each.kernels or Kernels.plain()) for each in (*chain, Profile.plain())]
+    found: dict[str, list[str]] = {each.name: [] for each in chain}
+    plain = LinkScale.plain()
+    shares = [(f"{key}.{kind}", key, value) for kind, scale in profile.links.items() for key, value in scale]
+    found[profile.name] += ["launch"] * bool(profile.launch)
+    found[profile.name] += [name for name, key, value in shares if value != getattr(plain, key)]
+    for name, value in written[0].items():
+        same = len(list(itertools.takewhile(value.__eq__, (costs[name] for costs in written))))
+        if same <= len(chain):
+            found[chain[same - 1].name].append(name)
+    return found
+
+
+def _kernel_costs(kernels: Kernels) -> dict[str, float]:
+    blocks = {f"{kind}.{key}": value for kind in KINDS for key, value in getattr(kernels, kind)}
+    return {"grid": kernels.grid, "spread": kernels.spread, **blocks}
 
 
 def refits(name: str) -> Iterator[Refit]:

@@ -40,9 +40,10 @@ def _question(ask: Callable[P, Answer]) -> Callable[P, Answer]:
 
 @_question
 def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -> list[Point]:
-    """Return the points of a scenario: a YAML file, the name of a shipped one, or its keys as a dict.
+    """Return the points of a scenario. `source` is a YAML file, the name of a shipped scenario, or a dict of keys.
 
-    `assignments` are `--set`-like "path=value". Raises InputError with every mistake. `Sweep` takes keys as keywords.
+    `assignments` are texts "path=value", as for the option `--set`. Raises InputError with every mistake. If you want
+    to give keys as keywords, use `Sweep`.
 
     >>> len(load("quickstart", ["size=1 MiB"]))
     5
@@ -54,11 +55,12 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
 
 @_question
 def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **keys: Any) -> Results:
-    """Simulate a sweep, or points; return a row for each, in order. The `status` of an impossible point says why.
+    """Simulate a sweep, or points. Return a row for each point, in order.
 
-    `keys` are keys of a scenario and override those of `asked`; see `Sweep`. The work is shared by `jobs` processes
-    (-1: one for each core), or by the workers of the Dask scheduler at the address `cluster`. Raises InputError for
-    wrong keys, and for a value that is wrong at every point, such as a file that does not exist.
+    If a point is impossible, its `status` says why. `keys` are keys of a scenario; they override the keys of `asked`
+    (see `Sweep`). The work is divided among `jobs` processes (-1: one for each core), or among the workers of the Dask
+    scheduler at the address `cluster`. Raises InputError for wrong keys, and for a value that is wrong at every point,
+    such as a file that does not exist.
 
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
@@ -74,9 +76,10 @@ def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **key
 
 @_question
 def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -> Prediction:
-    """Simulate one point and return everything that happens in it. `topology` replaces the topology of the point.
+    """Simulate one point and return its `Prediction`.
 
-    Raises InputError for wrong keys and for several points, RefusedError when an algorithm cannot serve.
+    `topology` replaces the topology of the point. Raises InputError for wrong keys and for several points, RefusedError
+    if an algorithm does not support the point.
 
     >>> print(predict("all_reduce", on="hgx-h100", size="64 MiB"))
     nvls Simple, 325 us (90 %: 298 to 354 us), 206.4 GB/s; fitted to 132 rows on hgx-h100; NVLink is 53% busy.
@@ -97,9 +100,10 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
 
 @_question
 def explain(asked: Asked = None, /, *, what_if: bool = True, **keys: Any) -> Reply:
-    """Return the critical path of each point, the links that bind, and simulated changes that would make it faster.
+    """Return the critical path of each point, the links that limit its time, and simulated changes that would make it
+    faster.
 
-    Raises InputError and RefusedError as `predict` does.
+    `what_if=False` skips the changes. Raises InputError and RefusedError as `predict` does.
 
     >>> explain("quickstart", size="1 MiB", algorithm="ring", what_if=False).verdict
     'ring takes 26.9 us: hop 77% and launch 21%; no link binds.'
@@ -120,9 +124,10 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, **keys: Any) -> Rep
 
 @_question
 def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, jobs: int = 1, **keys: Any) -> Reply:
-    """Return the best algorithm, protocol and settings for ranges of sizes, of all algorithms or of those in `among`.
+    """Return the best algorithm, protocol and settings for each range of sizes.
 
-    Raises InputError for keys and names that do not fit, RefusedError if no algorithm can serve.
+    It chooses among all algorithms, or among those that `among` lists. Raises InputError for wrong keys and names,
+    RefusedError if no algorithm supports the request.
 
     >>> keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": "64 MiB", "executor": "nccl"}
     >>> advice = recommend(keys, among=["ring", "tree"])
@@ -149,11 +154,12 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
 def compare(
     measured: Measured, asked: Asked = None, /, *, on: Machine | None = None, where: Where | None = None, **keys: Any
 ) -> Reply:
-    """Compare predictions with a measured table: errors by point and by region, and how often intervals are right.
+    """Compare predictions with a measured table: errors by point and by region, and how many times lie inside the
+    intervals.
 
-    With `on`, every row is predicted on that machine; `nodes` and `collective` select rows. A row that has no value in
-    such a column gets the one given here. Without `on`, `asked` names the predictions. Raises InputError if no row has
-    a prediction.
+    With `on`, every row is predicted on that machine. `nodes` and `collective` select rows; a row without a value in
+    this column counts as having the given value. Without `on`, `asked` names the predictions. Raises InputError if no
+    row has a prediction.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> compare("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept)["summary"][-1]["points"]
@@ -174,10 +180,12 @@ def compare(
 
 @_question
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
-    """Return whether measured times are normal for this hardware, and if not, which faults explain them best.
+    """Return whether measured times are normal for this hardware. If they are not, return the faults that explain them
+    best.
 
-    `nodes` and `collective` select rows as `where` does. A row that has no value in such a column gets the one given
-    here. Raises InputError for tables and topologies that cannot be read, and if no row can be predicted.
+    `where`, `nodes` and `collective` select rows; a row without a value in the column `nodes` or `collective` counts as
+    having the given value. Raises InputError for tables and topologies that cannot be read, and if no row can be
+    predicted.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict
@@ -204,10 +212,11 @@ def calibrate(
     seed: int = 0,
     **keys: Any,
 ) -> Reply:
-    """Fit a profile to measured tables; write it to the file `output` if given. The reply has it as `profile_text`.
+    """Fit a profile to measured tables, and write it to the file `output` if given.
 
-    `where` selects rows, `fit` the rows to fit (default: every second size), `free` the parameters to fit. Raises
-    InputError for wrong input, and if the rows do not determine a parameter of `free`.
+    `where` selects rows, `fit` the rows to fit (default: every second size), `free` the parameters to fit. The reply
+    has the profile as text under `profile_text`. Raises InputError for wrong input, and if the rows do not determine a
+    parameter of `free`.
 
     >>> kept = {"ranks": 8, "collective": "all_gather", "dtype": "float16"}
     >>> fitted = calibrate("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept, free=["launch"])
@@ -240,10 +249,10 @@ def measure(
     timeout_s: float = 60.0,
     **keys: Any,
 ) -> list[dict[str, Any]]:
-    """Run points for real with torch.distributed on this machine; return the rows of a measured table.
+    """Run points for real with torch.distributed on this machine. Return the rows of a measured table.
 
-    The table is also written to the file `output` if given. Raises SimcollError without torch, InputError for points
-    that cannot run here, MeasureError if a rank dies, hangs or computes a wrong result.
+    If `output` is given, the table is also written to this file. Raises SimcollError without torch, InputError for
+    points that cannot run here, MeasureError if a rank dies, hangs or computes a wrong result.
 
     >>> hosts = {"fabric": "single-switch", "hosts": 2, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
     >>> rows = measure(topology=hosts, collective="all_reduce", algorithm="ring", size="1 KiB")  # doctest: +SKIP
@@ -262,12 +271,12 @@ def measure(
 
 @_question
 def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -> str | bytes:
-    """Return a `Schedule`, a `Topology` or `Results` in the format of another program; write it to `path` if given.
+    """Return a `Schedule`, a `Topology` or `Results` in the format of another program, and write it to `path` if given.
 
-    Formats and `options` are those of `simcoll export`: `msccl`, `goal` of schedules, `graphviz`, `graphml` of
-    topologies, `nccl-tests`, `nccl-tuner`, `parquet`, … of results; `protocol` of a schedule, `nbytes` of a buffer.
-    Warns (`UserWarning`) of contents that the other program would reject. Raises InputError for an unknown format,
-    RefusedError for contents that the format cannot hold.
+    Formats and `options` are those of `simcoll export`. Formats of schedules are `msccl` and `goal`; of topologies
+    `graphviz`, `graphml`, …; of results `nccl-tests`, `nccl-tuner`, `parquet`, …. Options are the `protocol` of a
+    schedule, and the size of its buffer, `nbytes`. Warns (`UserWarning`) if the other program would reject the
+    contents. Raises InputError for an unknown format, RefusedError for contents that the format cannot hold.
 
     >>> from simcoll import build
     >>> export(build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]

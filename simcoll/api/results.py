@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Results(list[dict[str, Any]]):
-    """Rows with the columns of results.csv, numbers as numbers. `print` shows the answer and the table.
+    """A list of rows, each a dict with the columns of results.csv. `print` shows the result in a sentence, and the
+    table.
 
     >>> import simcoll as sc
     >>> keys = {"topology": "hgx-h100", "collective": "all_reduce", "size": ["1 KiB", "1 MiB"]}
@@ -64,11 +65,12 @@ class Results(list[dict[str, Any]]):
         return Results(found, self._said) if isinstance(which, slice) else found
 
     def where(self, filter: Mapping[str, Any] | None = None, /, **conditions: Any) -> Results:
-        """Return the rows whose columns have the given values; a list means any of its values.
+        """Return the rows whose columns have the given values.
 
-        Names are columns, swept keys, or words for one. Two underscores stand for a dot; a mapping may have dots.
-        Sizes may be texts (`size="1 MiB"`), `algorithm` what was asked for (`auto`) or what ran. Raises InputError for
-        an unknown column, and if no row is left.
+        A list of values means any of them. Names are columns, swept keys, or words for columns such as `size`. In
+        keywords two underscores stand for a dot; in a mapping, write the dot. Sizes may be texts (`size="1 MiB"`).
+        `algorithm` may be the name in the scenario (`auto`) or the algorithm that ran. Raises InputError for an unknown
+        column, and if no row is left.
         """
         from simcoll.api.sweeps import python_words
         from simcoll.report.columns import filtered
@@ -90,7 +92,7 @@ class Results(list[dict[str, Any]]):
 
     @property
     def verdict(self) -> str:
-        """The answer in a sentence."""
+        """The result in a sentence."""
         from simcoll.prediction.summary_sentence import of_rows
 
         return of_rows(self.rows())
@@ -160,8 +162,8 @@ class Results(list[dict[str, Any]]):
         return pandas.DataFrame(list(self), columns=self.columns)
 
     def to_parquet(self, path: str | Path | IO[bytes]) -> None:
-        """Write a Parquet file, or to a binary stream; needs the extra `parquet`. Raises SimcollError where that is
-        missing."""
+        """Write a Parquet file, to a path or a binary stream. Raises SimcollError if the extra `parquet` is not
+        installed."""
         from simcoll.report.exports import parquet
 
         _write(path, parquet.dump(self.rows()))

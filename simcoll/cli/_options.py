@@ -181,7 +181,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[Command], Command]]]] = {
 }
 
 
-def _with_keys(*parameters: str) -> Callable[[Command], Command]:
+def with_keys(*parameters: str) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command; each given option becomes an assignment in its `sets`."""
 
     def decorated(command: Command) -> Command:
@@ -202,13 +202,6 @@ def _with_keys(*parameters: str) -> Callable[[Command], Command]:
     return decorated
 
 
-with_profile = _with_keys("profile")
-with_topology = _with_keys("system", "nodes", "size")
-with_machine = _with_keys("system", "nodes", "size", "profile")
-with_algorithm = _with_keys("algorithm")
-with_call = _with_keys("system", "nodes", "algorithm", "size", "profile")
-
-
 def with_measured_on(command: Command) -> Command:
     """Add `--on`, `--nodes`, `--collective` and `--profile` to a command that has `topology`, `where` and `sets`: the
     machine of a measured table, and which of its rows count."""
@@ -218,7 +211,7 @@ def with_measured_on(command: Command) -> Command:
         rows = (*_given("nodes", nodes and unbracketed(nodes)), *_given("collective", collective))
         return command(*args, where=(*rows, *where), **options)
 
-    return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_profile(asked))))
+    return _MEASURED_ON(_MEASURED_NODES(_COLLECTIVE(with_keys("profile")(asked))))
 
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_algorithm, with_machine
+from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_keys
 from simcoll.cli._terminal import progress
 from simcoll.errors import Diagnostic, InputError, RefusedError
 
@@ -21,8 +21,7 @@ MOST_POINTS: Final = 20
 @click.option("--no-what-if", is_flag=True, help="Skip the simulations of what would make it faster.")
 @JSON
 @QUIET
-@with_algorithm
-@with_machine
+@with_keys("system", "nodes", "size", "profile", "algorithm")
 def explain(scenario: str | None, sets: tuple[str, ...], no_what_if: bool, as_json: bool, quiet: bool) -> int:
     """Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, counts, with_topology
+from simcoll.cli._options import QUIET, SCENARIO, SETS, TIMEOUT, Number, check_timeout, counts, with_keys
 from simcoll.cli._terminal import Lines
 from simcoll.errors import InputError, MeasureError
 
@@ -45,7 +45,7 @@ SHOWN: Final = (
 )
 @click.option("--one-gpu", is_flag=True, help="Run all NCCL ranks on one GPU, as hosts joined by NCCL's sockets.")
 @QUIET
-@with_topology
+@with_keys("system", "nodes", "size")
 def measure(
     scenario: str,
     ranks: str | None,
@@ -112,7 +112,7 @@ def measure(
 @SETS
 @TIMEOUT
 @QUIET
-@with_topology
+@with_keys("system", "nodes", "size")
 def lab(scenario: str, output: Path | None, sets: tuple[str, ...], timeout: float, quiet: bool) -> int:
     """Run a scenario for real between hosts made on this machine, with links as slow as it says.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_machine
+from simcoll.cli._options import JOBS, JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_keys
 from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @JOBS
 @JSON
 @QUIET
-@with_machine
+@with_keys("system", "nodes", "size", "profile")
 def recommend(
     scenario: str | None,
     output: Path | None,

@@ -23,9 +23,7 @@ from simcoll.cli._options import (
     completed,
     output_folder,
     read_text,
-    with_algorithm,
-    with_call,
-    with_machine,
+    with_keys,
 )
 from simcoll.cli._terminal import progress
 from simcoll.errors import InputError
@@ -49,8 +47,7 @@ if TYPE_CHECKING:
 @click.option("--trace", type=click.Path(path_type=Path), help="Perfetto trace of a single point: .json, .json.gz.")
 @click.option("--report", "page", type=click.Path(path_type=Path), help="Write a report of the run as one HTML file.")
 @FORMAT
-@with_algorithm
-@with_machine
+@with_keys("system", "nodes", "size", "profile", "algorithm")
 def run(
     scenario: str,
     output: Path | None,
@@ -118,7 +115,7 @@ def run(
 @FORMAT
 @SETS
 @JSON
-@with_call
+@with_keys("system", "nodes", "algorithm", "size", "profile")
 def predict(
     collective: str,
     ranks: int | None,

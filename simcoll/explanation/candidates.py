@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simcoll.errors import RefusedError, did_you_mean, wrong
@@ -232,20 +232,16 @@ def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, 
     if load_profile(scenario.profile).bound:  # a bound tries them itself
         return
     if copies:
-        apart = _with(candidate, channels=0)
-        yield from (_with(apart, copies=count) if count > 1 else apart for count in sorted({1, copies}))
+        apart = replace(candidate, channels=0)
+        yield from (replace(apart, copies=count) if count > 1 else apart for count in sorted({1, copies}))
         if pipelined and not params.chunk:
-            yield from (_with(apart, copies=copies, chunk=chunk) for chunk in CHUNKS)
+            yield from (replace(apart, copies=copies, chunk=chunk) for chunk in CHUNKS)
     if pipelined and not params.chunk:
-        yield from (_with(candidate, chunk=chunk) for chunk in CHUNKS)
+        yield from (replace(candidate, chunk=chunk) for chunk in CHUNKS)
     elif params.chunk:
-        yield from (_with(candidate, chunk=chunk) for chunk in (params.chunk // 4, 4 * params.chunk))
+        yield from (replace(candidate, chunk=chunk) for chunk in (params.chunk // 4, 4 * params.chunk))
     if params.channel_bandwidth:
-        yield from (_with(candidate, channels=count) for count in CHANNELS if count != params.channels)
-
-
-def _with(candidate: Candidate, **settings: int) -> Candidate:
-    return Candidate(**{**vars(candidate), **settings})
+        yield from (replace(candidate, channels=count) for count in CHANNELS if count != params.channels)
 
 
 def _of_step(scenario: Scenario) -> Iterator[Candidate]:
@@ -255,12 +251,12 @@ def _of_step(scenario: Scenario) -> Iterator[Candidate]:
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "none"
     own = [spec.algorithm, *([] if _runs(scenario).tunable else ["auto"])]  # auto: NCCL's choice
     methods = dict.fromkeys([*(Candidate(name, forced) for name in own), *_of_all_calls(scenario)])
-    settings: list[dict[str, int]] = [{}]
+    settings: list[dict[str, Any]] = [{}]
     if isinstance(spec, Bucketed):
         settings = [{"bucket_cap": size} for size in dict.fromkeys((spec.bucket_cap, *BUCKETS))]
     elif isinstance(spec, Fsdp):
         settings = [{"prefetch": count} for count in dict.fromkeys((spec.prefetch, *PREFETCHES))]
-    yield from (_with(method, **each) for each in settings for method in methods)
+    yield from (replace(method, **each) for each in settings for method in methods)
 
 
 def _of_all_calls(scenario: Scenario) -> list[Candidate]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from simcoll.config import text_table
 from simcoll.report.result_tables import few
-from simcoll.scenario.profile import costs_by_file, load_network, shipped_profiles
+from simcoll.scenario.profile import load_network, shipped_profiles
 from simcoll.scenario.scenario_files import shipped_scenarios
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
@@ -22,23 +22,9 @@ def listing(kind: str) -> str:
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
         "topologies": _topologies,
         "scenarios": _scenarios,
-        "costs": _costs,
         "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
     }
     return listings[kind]()
-
-
-def _costs() -> str:
-    """Return, for each profile derived from another, the number of costs each file sets, and their names."""
-    parts = []
-    for name in shipped_profiles():
-        if load_network(name).like:
-            files = costs_by_file(load_network(name))
-            numbers = ", ".join(f"{len(costs)} of {file}" for file, costs in files.items())
-            parts.append(
-                f"{name}: {numbers}\n" + _columns((f"  {file}", " ".join(costs)) for file, costs in files.items())
-            )
-    return "\n\n".join(parts)
 
 
 def _columns(pairs: Any) -> str:

@@ -3,7 +3,6 @@
 A calibrated profile also records the rows that it was fitted to, and the errors of its predictions.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from simcoll.config.yaml_tree import Model, Node
 from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
 from simcoll.errors import Diagnostic, InputError, did_you_mean, wrong
 from simcoll.nccl.between_nodes import OF_FAMILY, Transport
-from simcoll.nccl.kernel_costs import KINDS, Kernels
+from simcoll.nccl.kernel_costs import Kernels
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
@@ -533,33 +532,6 @@ def described_with(pairs: Iterable[tuple[str, str | None]]) -> str:
 def described_transport(name: str) -> str:
     """Return the name and description of a transport: its NICs, and the data that it was fitted to."""
     return f"{name}, {load_network(name).description.replace('; ', ', ')}"
-
-
-def costs_by_file(profile: Profile) -> dict[str, list[str]]:
-    """Return the names of a call's costs, by the profile whose file has them: itself first, then those it is `like`.
-
-    Costs are the launch, the factors of links, and `kernels`, where they differ from the default. Costs of other
-    launches (`host`, `graph`), of other kernels (`pull`) and of transports do not count.
-    """
-    chain = [profile]
-    while like := chain[-1].like:
-        chain.append(load_network(like))
-    written = [_kernel_costs(each.kernels or Kernels.plain()) for each in (*chain, Profile.plain())]
-    found: dict[str, list[str]] = {each.name: [] for each in chain}
-    plain = LinkScale.plain()
-    shares = [(f"{key}.{kind}", key, value) for kind, scale in profile.links.items() for key, value in scale]
-    found[profile.name] += ["launch"] * bool(profile.launch)
-    found[profile.name] += [name for name, key, value in shares if value != getattr(plain, key)]
-    for name, value in written[0].items():
-        same = len(list(itertools.takewhile(value.__eq__, (costs[name] for costs in written))))
-        if same <= len(chain):
-            found[chain[same - 1].name].append(name)
-    return found
-
-
-def _kernel_costs(kernels: Kernels) -> dict[str, float]:
-    blocks = {f"{kind}.{key}": value for kind in KINDS for key, value in getattr(kernels, kind)}
-    return {"grid": kernels.grid, "spread": kernels.spread, **blocks}
 
 
 def params_as_written(params: Params) -> dict[str, object]:

@@ -44,11 +44,6 @@ def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written
     """
     if to not in FORMATS:
         raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
-    held = ("results",) if Path(source).is_dir() else _HELD.get(Path(source).suffix, ())
-    wanted = next((kind for kind, formats in _OF.items() if to in formats), None)
-    if held and wanted and wanted not in held:
-        cure = f"give {_GIVEN[wanted]}, or choose a format of {held[0]}: {', '.join(_OF[held[0]])}"
-        raise InputError(f"{Path(source).name} holds {held[0]}, and {to} is a format of {wanted}", cure)
     return FORMATS[to](source, options, notes)
 
 
@@ -103,22 +98,6 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
     )
 
 
-_HELD: Final = {  # possible contents of a file, by suffix; recommendations count as results
-    ".csv": ("results",),
-    ".yaml": ("topologies",),
-    ".yml": ("topologies",),
-    ".json": ("schedules", "results"),
-}
-_OF: Final = {  # formats of one kind of contents
-    "schedules": ("msccl", "goal"),
-    "topologies": ("graphviz", "graphml", "node-link", "yaml"),
-    "results": ("nccl-tests", "nccl-tuner", "parquet"),
-}
-_GIVEN: Final = {
-    "schedules": "COLLECTIVE/ALGORITHM or a schedule",
-    "topologies": "a system or a topology",
-    "results": "a results.csv",
-}
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
     "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
