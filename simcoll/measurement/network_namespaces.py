@@ -295,18 +295,13 @@ def _check(topology: Topology) -> None:
             raise InputError(f"{name} has no link back", "add it: cables of the lab work both ways")
         if not bandwidth:
             raise InputError(f"{name} is down", "give it a bandwidth")
-    _no_loops(topology)
-    _agreeing(topology)
-
-
-def _no_loops(topology: Topology) -> None:
-    """Raise InputError if switches form a loop: a bridge has one route to each host, so switches must form trees."""
     switches = topology.of_kind("switch")
     cables = nx.Graph([(u, v) for u, v in topology.links if u in switches and v in switches])
-    if loops := nx.cycle_basis(cables):
+    if loops := nx.cycle_basis(cables):  # a bridge has one route to each host, so switches must form trees
         raise InputError(
             f"{topology.name}: there are two routes from {loops[0][0]} to {loops[0][1]}", "write spines: 1"
         )
+    _agreeing(topology)
 
 
 def _agreeing(topology: Topology) -> None:

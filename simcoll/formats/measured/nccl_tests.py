@@ -368,6 +368,7 @@ def _said(
             unnamed.append(unsaid("collective", test.place, contrary, candidates))
             return None
     graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9][0-9]*)", line))), None)
+    of_process = [int(m[2]) for line in test.before for m in _THREADS.finditer(line)]
     forced = {
         column: [m[m.lastindex or 1] for line in test.before if (m := found.search(line))]
         for column, found in _FORCED.items()
@@ -381,7 +382,7 @@ def _said(
         "harness": "graph" if graph else "nccl-tests",
         "launch.graph": "true" if graph else None,
         "launch.replays": graph,
-        "launch.gpus_per_process": _gpus_per_process(test.before),
+        "launch.gpus_per_process": of_process[-1] if of_process and of_process[-1] > 1 else None,
         "gpu": _gpus(test.before),
     }
     return {column: (str(value), test.place) for column, value in said.items() if value is not None}
@@ -399,12 +400,6 @@ def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | No
     if threads and "ranks" not in given:
         return int(threads[-1][1]) * int(threads[-1][2]), None
     return None, None
-
-
-def _gpus_per_process(before: list[str]) -> int | None:
-    """Return the number of GPUs per thread if it is more than one; else None."""
-    said = [int(m[2]) for line in before for m in _THREADS.finditer(line)]
-    return said[-1] if said and said[-1] > 1 else None
 
 
 def _gpus(before: list[str]) -> str | None:

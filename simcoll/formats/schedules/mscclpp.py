@@ -326,13 +326,6 @@ class _PlanExecution:
             self.signals += op.signals
         return True
 
-    def check_groups(self) -> None:
-        """Raise InputError if fewer thread blocks came to an operation than share it."""
-        for op in (op for block in self.plan.blocks for op in block.ops[: block.done]):
-            if op.share is not None and (came := self.shares[op.share]) < op.sharing:
-                problem = f"{op.sharing} thread blocks share this operation, but only {came} reach it"
-                raise wrong(op.where, problem, CURE)
-
     def _barrier(self, block: ThreadBlock, op: PlanOp) -> bool:
         """Return whether the required number of thread blocks of the GPU have come to a barrier."""
         block.arrived = True
@@ -405,7 +398,9 @@ def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
     for block in plan.blocks:
         block.arrived = False
     stuck = thread_programs.execute(plan.blocks, run.step, form["order"])
-    run.check_groups()
+    for op in (op for block in plan.blocks for op in block.ops[: block.done]):
+        if op.share is not None and (came := run.shares[op.share]) < op.sharing:
+            raise wrong(op.where, f"{op.sharing} thread blocks share this operation, but only {came} reach it", CURE)
     if stuck:
         op = stuck.ops[stuck.done]
         raise wrong(op.where, f"{op.name} waits here for ever", "mend what it waits for")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -235,24 +235,11 @@ class BufferSlots:
 # --- execution ---
 
 
-class Thread(Protocol):
-    """A thread block, with the number of its operations that are done."""
-
-    done: int
-
-    @property
-    def ops(self) -> Sequence[object]:
-        """Its operations, in order."""
-
-
-T = TypeVar("T", bound=Thread)
-
-
-def execute(threads: Sequence[T], step: Callable[[T], bool], order: int) -> T | None:
+def execute(threads: Sequence[Any], step: Callable[[Any], bool], order: int) -> Any:
     """Execute threads until all are done; return None, or a thread that waits for ever.
 
-    `step` does the next operation of a thread, or returns False if the thread has to wait. In order k > 0 the k-th
-    thread is slow: it does an operation only if no other thread can.
+    A thread has operations `ops`, of which `done` are done. `step` does the next one, or returns False if the thread has
+    to wait. In order k > 0 the k-th thread is slow: it does an operation only if no other thread can.
     """
     slow = threads[order - 1] if order else None
     for thread in threads:

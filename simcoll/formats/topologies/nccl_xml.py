@@ -85,7 +85,10 @@ def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
     cpus = [sketch.add("cpu") for _ in processors]
     for cpu, top in zip(cpus, tops, strict=True):
         _hang(top, cpu, names, sketch)
-    _sockets(processors, cpus, sketch)
+    for (cpu, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
+        speed = sketch.pattern.speed("socket", _socket_speed(cpu))
+        sketch.join(a, b, speed)
+        sketch.notes.assume(f"{speed.bandwidth:g} GB/s between processors, as NCCL counts for this kind")
     _between_gpus(gpus, names, cpus, sketch, skeleton)
     _say_hardware(processors[0], nics, sketch)
     sketch.borrow()
@@ -240,13 +243,6 @@ def _arch(cpu: Element) -> str:
 
 
 # --- between sockets and GPUs ---
-
-
-def _sockets(processors: list[Element], cpus: list[str], sketch: Sketch) -> None:
-    for (cpu, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
-        speed = sketch.pattern.speed("socket", _socket_speed(cpu))
-        sketch.join(a, b, speed)
-        sketch.notes.assume(f"{speed.bandwidth:g} GB/s between processors, as NCCL counts for this kind")
 
 
 def _socket_speed(cpu: Element) -> float:
