@@ -238,7 +238,7 @@ class BufferSlots:
 def execute(threads: Sequence[Any], step: Callable[[Any], bool], order: int) -> Any:
     """Execute threads until all are done; return None, or a thread that waits for ever.
 
-    A thread has operations `ops`, of which `done` are done. `step` does the next one, or returns False if the thread has
+    A thread has operations `ops`, of which `done` are done. `step` does the next one, or returns False if it has
     to wait. In order k > 0 the k-th thread is slow: it does an operation only if no other thread can.
     """
     slow = threads[order - 1] if order else None

@@ -85,8 +85,8 @@ def read_topology(text: str, source: str, assumed: str | None = None) -> Sketch:
     cpus = [sketch.add("cpu") for _ in processors]
     for cpu, top in zip(cpus, tops, strict=True):
         _hang(top, cpu, names, sketch)
-    for (cpu, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
-        speed = sketch.pattern.speed("socket", _socket_speed(cpu))
+    for (processor, a), (_, b) in itertools.combinations(zip(processors, cpus, strict=True), 2):
+        speed = sketch.pattern.speed("socket", _socket_speed(processor))
         sketch.join(a, b, speed)
         sketch.notes.assume(f"{speed.bandwidth:g} GB/s between processors, as NCCL counts for this kind")
     _between_gpus(gpus, names, cpus, sketch, skeleton)
