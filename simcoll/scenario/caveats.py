@@ -6,6 +6,7 @@ a rank, and algorithms that `all` excludes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -88,38 +89,26 @@ def _release(scenario: Scenario, system: SystemFile) -> str | None:
 
 
 def _windows(scenario: Scenario, system: SystemFile) -> str | None:
+    """Return a note if buffers are registered and no symmetric kernel uses them; else None."""
     if not scenario.launch.registered or scenario.workload:
         return None
     from simcoll.nccl import symmetric_kernels
+    from simcoll.nccl.communicator import communicator
+    from simcoll.nccl.environment import EVERYTHING
 
     nodes, gpus = topology_builder.nodes_of(scenario.topology), system.counts.get("gpu", 1)
     several = (scenario.ranks or nodes * gpus) > gpus
-    added = symmetric_kernels.adds(scenario.dtype, scenario.op)
-    if not several and added and _may_serve(scenario, system):
-        return _chosen(scenario)
-    where = f"{nodes} nodes" if several else system.name
-    return _UNUSED.format(scenario.collective, where, ".".join(map(str, symmetric_kernels.SINCE)))
-
-
-def _chosen(scenario: Scenario) -> str | None:
-    from simcoll.nccl import symmetric_kernels
-    from simcoll.nccl.environment import EVERYTHING
-
+    served = not several and symmetric_kernels.adds(scenario.dtype, scenario.op)
+    with contextlib.suppress(InputError):  # the prediction reports the mistake
+        release = scenario.library_version
+        served = served and symmetric_kernels.serve(
+            communicator(system, ranks=scenario.ranks), scenario.collective, release
+        )
+    if not served:
+        where = f"{nodes} nodes" if several else system.name
+        return _UNUSED.format(scenario.collective, where, ".".join(map(str, symmetric_kernels.SINCE)))
     protocol, left = "auto" if scenario.protocol == "none" else scenario.protocol, scenario.env.selection
     if symmetric_kernels.may_be_taken(scenario.algorithm, protocol, left):
         return None
     named = [name for name in (scenario.algorithm, protocol) if name != "auto"]
     return _CHOSEN.format(" ".join([*named, *([f"env ({scenario.env})"] if left != EVERYTHING else [])]))
-
-
-def _may_serve(scenario: Scenario, system: SystemFile) -> bool:
-    """Return whether a symmetric kernel supports a call on one node. For a wrong scenario the answer is yes, because
-    the prediction reports the mistake, so that no note is needed."""
-    from simcoll.nccl import symmetric_kernels
-    from simcoll.nccl.communicator import communicator
-
-    try:
-        one = communicator(system, ranks=scenario.ranks)
-    except InputError:
-        return True
-    return symmetric_kernels.serve(one, scenario.collective, scenario.library_version)

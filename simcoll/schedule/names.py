@@ -8,7 +8,6 @@ A field is empty if the tool has no name for the thing. Readers and writers of o
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
@@ -96,14 +95,7 @@ ALGORITHM_SPELLINGS: Final[Mapping[str, str]] = {  # in NCCL's log; NCCL_ALGO ta
 }
 
 
-class _Named(typing.Protocol):
-    """A row of any of the tables."""
-
-    @property
-    def name(self) -> str: ...
-
-
-Row = TypeVar("Row", bound=_Named)
+Row = TypeVar("Row", CollectiveNames, DtypeNames)
 
 
 def spellings(rows: Iterable[Row], tool: Callable[[Row], str]) -> dict[str, str]:
