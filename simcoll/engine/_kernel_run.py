@@ -254,7 +254,7 @@ class KernelRun:
         columns = tuple(self.gives(program.reads, program.chain, credit, program.channel_before))
         chain_after, first_reader, next_reader, channel_after = (self.fill(count, NONE) for _ in range(4))
         credit_after, pending = self.fill(len(credit), NONE), self.fill(count, 0, np.int8)
-        self.loops.run.turn_round(
+        self.loops.run.invert_waits(
             columns, (first_reader, next_reader, chain_after, credit_after, channel_after), pending
         )
         turn, later = NO_INDICES, NO_INDICES
@@ -317,24 +317,37 @@ class KernelRun:
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
         flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
-
-        def each(count: int, *values: float) -> Iterator[Any]:
-            return (fill(count, value, type(value)) for value in values)
-
         rates = [*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()]
-        owner = self.give(np.repeat(np.arange(flows, dtype=np.int32), width))
         return fair_kernel.FairFabric(
-            paths=fair_kernel.Paths(fill(flows * width, 0), fill(flows, 0), width, owner),
-            lists=fair_kernel.FlowLists(
-                fill(links, NONE), fill(flows * width, NONE), fill(flows * width, NONE), fill(links, 0)
-            ),
-            component=fair_kernel.Component(fill(links, 0), fill(flows, 0), *each(links, 0), *each(flows, 0)),
-            levels=fair_kernel.Levels(self.give(np.append(capacity, caps)), *each(links, 0.0, 0.0, 0.0)),
+            path=fill(flows * width, 0),
+            length=fill(flows, 0),
+            width=width,
+            owner=self.give(np.repeat(np.arange(flows, dtype=np.int32), width)),
+            head=fill(links, NONE),
+            count=fill(links, 0),
+            after=fill(flows * width, NONE),
+            before=fill(flows * width, NONE),
+            capacity=self.give(np.append(capacity, caps)),
+            available=fill(links, 0.0, float),
+            share=fill(links, 0.0, float),
+            unfixed=fill(links, 0.0, float),
             bound=float(min(rates, default=math.inf)),  # one type; a host by itself has no links
-            flows=fair_kernel.Flows._make(
-                [*each(flows, NONE, 0, 0.0, 0, -1.0, 1, 0.0, 0, NEVER, 0.0), fill(flows, NONE)]
-            ),
+            on=fill(flows, NONE, int),
+            began=fill(flows, 0, int),
+            rest=fill(flows, 0.0, float),
+            since=fill(flows, 0, int),
+            rate=fill(flows, -1.0, float),
+            whole=fill(flows, 1, int),
+            most=fill(flows, 0.0, float),
+            full=fill(flows, 0, int),
+            due=fill(flows, NEVER, int),
+            solved=fill(flows, 0.0, float),
+            narrowest=fill(flows, NONE),
             ends=self.heap(flows, tracked=flows),
+            links=fill(links, 0),
+            members=fill(flows, 0),
+            link_mark=fill(links, 0, int),
+            flow_mark=fill(flows, 0, int),
             marked=fill(links, 0, int),
             touched=fill(links, 0),
         )
@@ -353,8 +366,8 @@ class KernelRun:
 
     def turns(self, changes: LinkChanges) -> waits.Turns:
         """Return the times at which routes change, and the new routes."""
-        at, force = self.gives(changes.turns, changes.force.ravel())
-        return waits.Turns(at, force, changes.force.shape[1], self.taken, self.zeros(1))
+        at, way_after = self.gives(changes.turns, changes.way_after.ravel())
+        return waits.Turns(at, way_after, changes.way_after.shape[1], self.taken, self.zeros(1))
 
     def in_time(self, changes: LinkChanges) -> fair_kernel.ChangesInTime:
         """Return the changes of links in order of time."""

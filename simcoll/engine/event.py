@@ -24,12 +24,13 @@ import simpy
 from simpy.events import Event
 
 from simcoll.config.groups import grouped
-from simcoll.engine._deadlock import Reached, stuck
 from simcoll.engine._event_servers import LAST, Fabric, Flow, Milestone, Recurring
 from simcoll.engine.link_changes import BandwidthSpan, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NEVER, NONE, clocked, service_ps, too_late
+from simcoll.errors import StuckError
+from simcoll.units import exact_us, format_duration
 
 Wait = Generator[Event, Any, None]
 
@@ -118,11 +119,6 @@ class _EventRun:
         capacity[count + program.channel] = program.by_way("channel_bandwidth")[program.way]  # a channel's cap is
         return Fabric(self.env, capacity.tolist())  # one more link, behind the real ones
 
-    def reached(self) -> Reached:
-        """Return how far each transfer has come, to explain a deadlock."""
-        sent, ended, completed = (times.at for times in (self.sent, self.ended, self.completed))
-        return Reached(self.started, sent, ended, completed, self.way, self.blocking)
-
     def finish(self) -> Timeline:
         """Run until no event is left; return the timeline. Raises StuckError if a transfer did not end."""
         try:
@@ -131,7 +127,7 @@ class _EventRun:
         except OverflowError:  # a time exceeds int64
             raise too_late("the run takes") from None
         if NONE in self.ended.at:
-            raise stuck(self.program, self.reached())
+            raise _stuck(self)
         return Timeline(
             start=clocked(self.started),
             sent=self.sent.column(),
@@ -170,7 +166,7 @@ class _EventRun:
     def forced(self, i: int, when: int) -> int:
         """Return the route (`way`) that transfer `i` takes if it leaves at time `when`."""
         changes, way = self.program.changes, self.planned[i]
-        return int(changes.force[np.searchsorted(changes.turns, when, side="right"), way]) if changes else way
+        return int(changes.way_after[np.searchsorted(changes.turns, when, side="right"), way]) if changes else way
 
     def take(self, i: int) -> list[int]:
         """Choose the route of transfer `i`, which leaves now; return its links."""
@@ -380,3 +376,61 @@ class _Barrier:
         while self.next < len(self.order) and not self.left[self.order[self.next]]:
             self.passed.reach(self.next, self.env.now)
             self.next += 1
+
+
+# --- why a run cannot finish ---
+
+
+def _stuck(run: _EventRun) -> StuckError:
+    """Return the error to raise. It names the first transfer that did not end, and what this transfer waits for."""
+    i = run.ended.at.index(NONE)
+    why, when = _missing(run, i)
+    return StuckError(f"the run cannot finish: {_in_words(run.program, i)} {why}", when)
+
+
+def _in_words(program: Program, i: int) -> str:
+    row = program.schedule.row(int(program.origin[i]))
+    src, dst = (f"rank {p}" if p < program.schedule.n else f"switch {p}" for p in (row.src, row.dst))
+    return f"step {row.step}: {src}, sending chunk {row.src_slot} to {dst},"
+
+
+def _missing(run: _EventRun, i: int) -> tuple[str, int | None]:
+    """Return in words what transfer `i` waits for, and the time in ps at which it gives up, or None."""
+    program = run.program
+    if run.started[i] != NONE:
+        return _dead(run, i)
+    waits = {
+        "the chunk to come from": (run.completed, int(program.reads[i])),
+        "its channel, kept by": (run.sent, int(program.channel_before[i])),
+        "a free slot, kept by": (run.ended, int(program.credit[i])),
+    }
+    for what, (milestone, j) in waits.items():
+        if j != NONE and milestone.at[j] == NONE:
+            return f"waits for {what} {_in_words(program, j)[:-1]}", None
+    for j in run.blocking[i] if run.blocking else ():
+        if j != NONE and run.ended.at[j] == NONE:
+            why = {"sends-first": "all send before anyone receives", "even-odd": "both of a pair send first"}
+            return (
+                f"waits for a rank that is blocked in {_in_words(program, j)[:-1]}; {why[program.params.blocking]}",
+                None,
+            )
+    return "waits for the barrier behind an earlier step", None
+
+
+def _dead(run: _EventRun, i: int) -> tuple[str, int | None]:
+    """Return in words the dead link that transfer `i` waits for, and the time in ps at which it gives up, or None."""
+    program, changes, bandwidths = run.program, run.program.changes, run.program.bandwidths.copy()
+    since: dict[int, int] = {}
+    if changes:
+        for at, link, bandwidth, turn in changes:
+            bandwidths[link] = bandwidth
+            since[link] = at if turn == NONE else since[link]
+    route = run.paths[run.way[i]]
+    dead = next(link for link in route if not bandwidths[link])
+    problem = f"waits for link {program.link_names[dead]}, which is down"
+    if not changes or dead not in since or dead not in changes.timeouts:
+        return problem, None
+    patience = changes.timeouts[dead]
+    when = max(since[dead], run.started[i]) + patience
+    since_us, when_us = (exact_us(ps).rstrip("0").rstrip(".") for ps in (since[dead], when))
+    return f"{problem} since {since_us} us; timed out at {when_us} us, after {format_duration(patience)}", when

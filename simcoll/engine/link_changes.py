@@ -15,7 +15,7 @@ from simcoll.engine.timing_model import NEVER, NONE, PS_PER_S, Index, service_ps
 
 
 class BandwidthSpan(NamedTuple):
-    """A time span (ps) in which a link has one bandwidth (B/s). `turn`: the row of `LinkChanges.force` that takes
+    """A time span (ps) in which a link has one bandwidth (B/s). `turn`: the row of `LinkChanges.way_after` that takes
     effect at its start, or NONE."""
 
     start: int
@@ -39,7 +39,7 @@ class LinkChanges:
     """Changes during a run: from time `at` (changes,), in ps, a `link` has another `bandwidth` in B/s.
 
     If the `turn` of a change is not NONE, its link is down and is found dead at that time. From then on transfers take
-    route `force[turn, r]` in place of route r, also chunks that the link has not served yet. `force` is int32
+    route `way_after[turn, r]` in place of route r, also chunks that the link has not served yet. `way_after` is int32
     (turns + 1, ways); its row 0 keeps every route. Changes are sorted by time, then by turn; each turn has one time.
     `timeouts` holds by link how long (ps) transfers wait for a link that stays down before the run fails.
     """
@@ -48,13 +48,13 @@ class LinkChanges:
     link: Index
     bandwidth: Index
     turn: Index
-    force: NDArray[np.int32]
+    way_after: NDArray[np.int32]
     timeouts: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def turns(self) -> Index:
-        """The time in ps at which each row of `force` but the first takes effect, int64 (turns,)."""
-        found = np.zeros(len(self.force) - 1, np.int64)
+        """The time in ps at which each row of `way_after` but the first takes effect, int64 (turns,)."""
+        found = np.zeros(len(self.way_after) - 1, np.int64)
         found[self.turn[self.turn > 0] - 1] = self.at[self.turn > 0]
         return found
 

@@ -22,7 +22,7 @@ import numpy as np
 from simcoll.config.arrays import Numbers
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.engine._dependencies import looped_credits
-from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES, KernelRun
+from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES
 from simcoll.engine.kernels import longest_kernel, waits
 from simcoll.engine.kernels.link_tables import LinkTables
 from simcoll.engine.kernels.longest_kernel import LongestRun
@@ -66,8 +66,8 @@ def longest_of(
     """
     sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
     kernel = Loops(waits, choose(len(program) * loops, compiled, longest_kernel))
-    run_ = KernelRun(sized, kernel, "nothing")
-    waits_ = _waits(sized, run_, max(loops, slots) if among else loops, slots) if len(program) else None
+    give, tables = kernel.give, LinkTables(sized)
+    waits_ = _waits(sized, tables, max(loops, slots) if among else loops, slots) if len(program) else None
     if waits_ is None:
         return None
     (held, takes), by_way, rows = waits_, program.by_way, len(program)
@@ -82,20 +82,20 @@ def longest_of(
     deep = 1 - int(later.min(initial=0))
     run = LongestRun(
         loops=loops,
-        reads=run_.give(program.reads),
-        chain=run_.give(program.chain),
-        before=run_.give(before.astype(np.int32)),
-        credit_row=run_.give(row),
-        credit_loops=run_.give(-later),
-        held=run_.give(held),
-        takes=run_.give(takes),
-        lead=run_.give(lead if lead.any() else NO_TIMES),
-        gap=run_.give(gap if gap.any() else NO_TIMES),
-        unsent=run_.give(NO_TIMES),
-        start=run_.zeros(rows),
-        sent=run_.zeros(rows),
-        complete=run_.zeros(rows),
-        ends=run_.zeros(deep * rows),
+        reads=give(program.reads),
+        chain=give(program.chain),
+        before=give(before.astype(np.int32)),
+        credit_row=give(row),
+        credit_loops=give(-later),
+        held=give(held),
+        takes=give(takes),
+        lead=give(lead if lead.any() else NO_TIMES),
+        gap=give(gap if gap.any() else NO_TIMES),
+        unsent=give(NO_TIMES),
+        start=kernel.fill(rows, 0, np.int64),
+        sent=kernel.fill(rows, 0, np.int64),
+        complete=kernel.fill(rows, 0, np.int64),
+        ends=kernel.fill(deep * rows, 0, np.int64),
         deep=deep,
     )
     return Longest(program, kernel, run)
@@ -154,10 +154,10 @@ class _Visits(NamedTuple):
     takes: Numbers
 
 
-def _waits(program: Program, run_: KernelRun, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
+def _waits(program: Program, tables: LinkTables, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
     """Return upper bounds in ps for each row, counted from its head's arrival at the first link: until it has passed
     that link, and until it has ended. None if a time may exceed the clock's range."""
-    (first, links), tables, rows = program.hops, run_.ways, len(program)
+    (first, links), rows = program.hops, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]
     receive = _receive_ps(program, tables)

@@ -261,20 +261,28 @@ class _Replay:
         self.bytes_of, self.kind = distinct, kind.astype(np.int64) if len(distinct) > 1 else NOTHING
         table = [[service_ps(size, rate) for rate in self.rates.tolist()] for size in distinct.tolist()]
         self.service: Array = np.asarray(table, np.int64)
-        rates = np.concatenate([[len(self.rates)], self.rate_of])
-        self.net = stream_kernel.StreamNet(
-            *map(self.give, (self.network.latencies, self.service.ravel(), self.kind, rates))
-        )
         self.caps, self.gammas = (
             np.asarray([service_ps(size, rate) for size in distinct.tolist()], np.int64) if rate else NOTHING
             for rate in (params.channel_bandwidth, params.gamma)
         )
         nbytes = distinct if len(distinct) > 1 else NOTHING
-        by_size = map(self.give, (self.caps, self.gammas, nbytes))
-        self.costs = stream_kernel.StreamCosts(params.o_send, params.o_recv, *by_size)
-        offset = loop * self.stream.n_chunks
-        fair = params.sharing == "fair"
-        self.rules = stream_kernel.StreamRules(params.channels, offset, params.g, params.slots, params.barrier, fair)
+        self.loop = stream_kernel.StreamLoop(
+            latency=self.give(self.network.latencies),
+            table=self.give(self.service.ravel()),
+            sizes=self.give(self.kind),
+            rates=self.give(np.append(len(self.rates), self.rate_of)),
+            o_send=params.o_send,
+            o_recv=params.o_recv,
+            caps=self.give(self.caps),
+            gammas=self.give(self.gammas),
+            nbytes=self.give(nbytes),
+            channels=params.channels,
+            offset=loop * self.stream.n_chunks,
+            g=params.g,
+            slots=params.slots,
+            barrier=params.barrier,
+            fair=params.sharing == "fair",
+        )
         places = self.stream.participants * (self.width or self.stream.n_slots)
         keys, times, made = (self.fill(places, value) for value in (-1, 0, -1))
         self.memory = stream_kernel.StreamMemory(keys, times, made, self.width, self.stream.n_slots)
@@ -302,7 +310,7 @@ class _Replay:
         turning = (part.span, part.shift % part.span) if isinstance(part, Repeat) else (1, 0)
         for times in self._turns(part, rows, bound, whole):
             turns = (times, *turning)
-            code = self.kernel.play(rows, turns, self.net, self.costs, self.rules, self.state, self.memory, wait, sent)
+            code = self.kernel.play(rows, turns, self.loop, self.state, self.memory, wait, sent)
             if code == stream_kernel.TOO_LATE:
                 raise too_late("the run takes")
             if code != stream_kernel.DONE:

@@ -66,7 +66,7 @@ BROKEN: dict[str, Mutation] = {
     "a flow is brought forward at an equal rate": Mutation(FAIR, "solve", "solved[c] != rate[c]", "True"),
     "the end of a flow is rounded down": Mutation(FAIR, "replan", "math.ceil(wait)", "math.floor(wait)"),
     "a whole flow at full rate is rounded twice": Mutation(
-        FAIR, "replan", "whole[c] and rate[c] == flows.most[c]", "False"
+        FAIR, "replan", "whole[c] and rate[c] == fabric.most[c]", "False"
     ),
     "narrow links of one flow do not limit it": Mutation(FAIR, "fill", "rate >= fabric.bound", "tightest < 0"),
     "rates do not rise when a flow has ended": Mutation(FAIR, "leave", TOUCH, "pass"),
@@ -78,7 +78,7 @@ BROKEN: dict[str, Mutation] = {
     ),
     "a version that waited is complete at its end": Mutation(WAITS, "settle", f"max(t, {WAITED})", WAITED),
     "the data of a late rank are there at the start": Mutation(WAITS, "finish", "value(progress.came, row)", "0"),
-    "one transfer reads a version": Mutation(WAITS, "turn_round", READERS, "first_reader[reads[i]] = i"),
+    "one transfer reads a version": Mutation(WAITS, "invert_waits", READERS, "first_reader[reads[i]] = i"),
     "a barrier opens at the end that comes last": Mutation(WAITS, "pass_barriers", "max(passed[1], t)", "t"),
     "one credit too many": Mutation(
         BINDING, "assemble", "ahead(connection, params.slots)", "ahead(connection, params.slots + 1)"
@@ -144,14 +144,14 @@ BROKEN_CHANGES = {  # on links that change
     "flows do not learn what limits them": Mutation(
         FAIR,
         "change",
-        "fabric.flows.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.levels.capacity)",
+        "fabric.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.capacity)",
         "pass",
     ),
     "a flow that sets out later takes the old way": Mutation(
-        FAIR, "set_out", "w = changes.turns.force[changes.turns.passed[0] * changes.turns.ways + w]", "pass"
+        FAIR, "set_out", "w = changes.turns.way_after[changes.turns.passed[0] * changes.turns.ways + w]", "pass"
     ),
     "flows go on where they were": Mutation(FAIR, "send_again", "w != turns.taken[i]", "False"),
-    "flows set out on links as they were": Mutation(FAIR, "aim", "capacity[narrowest[c]]", "1.0"),
+    "flows set out on links as they were": Mutation(FAIR, "limit_now", "capacity[narrowest[c]]", "1.0"),
 }
 
 

@@ -1,7 +1,7 @@
 """The event loop of the fast engine for max-min fair sharing of links (`fair`); see docs/time.md.
 
 A channel sends one transfer at a time, so flows are numbered by channel. A link that only one channel takes is left out
-of `Paths`: nothing is shared there, and it only caps the rate of that channel's flow. This cap is the flow's
+of `FairFabric.path`: nothing is shared there, and it only caps the rate of that channel's flow. This cap is the flow's
 `narrowest` link, the lowest number among equals. It may be a shared link, which limits a flow anyway.
 """
 
@@ -36,48 +36,33 @@ class ChangesInTime(NamedTuple):
     turns: Turns
 
 
-class Paths(NamedTuple):
-    """Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the flow of each place in `path`."""
+class FairFabric(NamedTuple):
+    """The current flows and their links. Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the
+    flow of each place in `path`. By link: the flows on it as a linked list of places in `path` (`head`, `count`; then
+    `after` and `before` by place); its `capacity`, the rate still `available`, and the `share` of each flow without a
+    rate, in B/s; and the number of such flows (`unfixed`). No link has less capacity than `bound`.
+
+    By flow: its transfer (`on`), and when that `began`; the bytes left (`rest`) at time `since`; its rate in B/s;
+    whether no byte has moved yet (`whole`); the `most` B/s that its links allow, and the time it takes in `full` at
+    that rate; when it ends (`due`); its newly `solved` rate; its `narrowest` link. `ends` is a heap of the flows that
+    end first in their component.
+
+    A component is what sharing connects: its `links` and `members` (flows), with marks of the instant at which each was
+    last found. `touched` are the links to be solved again, each `marked` with the instant."""
 
     path: Any
     length: Any
     width: int
     owner: Any
-
-
-class FlowLists(NamedTuple):
-    """The flows on each link: a linked list of places in `Paths.path`, with `head` and `count` by link."""
-
     head: Any
+    count: Any
     after: Any
     before: Any
-    count: Any
-
-
-class Component(NamedTuple):
-    """Links and flows that are connected by sharing, and marks of the instant at which each was last found."""
-
-    links: Any
-    flows: Any
-    link_mark: Any
-    flow_mark: Any
-
-
-class Levels(NamedTuple):
-    """By link: its capacity, the rate still available, and the share of each flow without a rate, in B/s; and the
-    number of such flows (`unfixed`)."""
-
     capacity: Any
     available: Any
     share: Any
     unfixed: Any
-
-
-class Flows(NamedTuple):
-    """By flow: its transfer (`on`), and when that `began`; the bytes left (`rest`) at time `since`; its rate in B/s;
-    whether no byte has moved yet (`whole`); the `most` B/s that its links allow, and the time it takes in `full` at
-    that rate; when it ends (`due`); its newly `solved` rate; its `narrowest` link."""
-
+    bound: float
     on: Any
     began: Any
     rest: Any
@@ -89,19 +74,11 @@ class Flows(NamedTuple):
     due: Any
     solved: Any
     narrowest: Any
-
-
-class FairFabric(NamedTuple):
-    """The current flows, on links of at least `bound` B/s. `ends` is a heap of the flows that end first in their
-    component. `touched` are the links to be solved again, each `marked` with the instant."""
-
-    paths: Paths
-    lists: FlowLists
-    component: Component
-    levels: Levels
-    bound: float
-    flows: Flows
     ends: Heap
+    links: Any
+    members: Any
+    link_mark: Any
+    flow_mark: Any
     marked: Any
     touched: Any
 
@@ -135,9 +112,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
     """
     progress, side, free_side, fabric = run.progress, run.layout.side, run.free_side, run.fabric
     state, heap, queue = progress.state, progress.starts.heap, progress.tasks.queue
-    flows, ends, touched, link_mark, head = (
-        fabric.flows, fabric.ends, fabric.touched, fabric.component.link_mark, fabric.lists.head
-    )  # fmt: skip
+    ends, touched, link_mark, head = fabric.ends, fabric.touched, fabric.link_mark, fabric.head
     ended, latest, now, row, n_rows = 0, 0, 0, 0, 0
     waits.begin(progress)
     if changes is not None:
@@ -162,7 +137,7 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
                 c = ends.items[0]
                 heaps.pop(ends)
                 n_touched = leave(c, now, fabric, n_touched)
-                i, left, began = flows.on[c], t, flows.began[c]
+                i, left, began = fabric.on[c], t, fabric.began[c]
             else:
                 i = heap.items[0]
                 heaps.pop(heap)
@@ -209,12 +184,11 @@ def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
     """Send transfer `i`, which is ready at `t`. Return when its bytes are all sent (−1 if that depends on other flows),
     when it began, and the number of touched links."""
-    layout, hop, links, ready, fabric = run.layout, run.layout.hop, run.layout.links, run.ready, run.fabric
-    (path, length, width, _), flows, capacity = fabric.paths, fabric.flows, fabric.levels.capacity
+    layout, hop, ready, fabric, capacity = run.layout, run.layout.hop, run.ready, run.fabric, run.fabric.capacity
     w, kind, c = layout.way[i], layout.kind[i], run.channel[i]
     began = t - value(run.progress.starts.lead, w)
     if changes is not None:
-        w = changes.turns.force[changes.turns.passed[0] * changes.turns.ways + w]
+        w = changes.turns.way_after[changes.turns.passed[0] * changes.turns.ways + w]
         changes.turns.taken[i] = w
     if len(ready):
         ready[i] = t
@@ -224,14 +198,12 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
         if limit < 0:  # a local copy without a memory link
             return t + 1, began, n_touched
         return t + full if capacity[limit] > 0.0 else -1, began, n_touched
-    flows.on[c], flows.began[c] = i, began
+    fabric.on[c], fabric.began[c] = i, began
+    aim(c, w, t, kind, run)
     if changes is not None:
-        aim(c, w, t, kind, run, changes)
+        limit_now(c, kind, run, changes)
     else:
-        for e in range(hop[w + 1] - hop[w]):
-            path[c * width + e] = links[hop[w] + e]
-        length[c], flows.narrowest[c], flows.most[c], flows.full[c] = hop[w + 1] - hop[w], limit, run.most[w], full
-        flows.rest[c], flows.since[c], flows.rate[c], flows.whole[c], flows.due[c] = run.sizes[kind], t, -1.0, 1, NEVER
+        fabric.narrowest[c], fabric.most[c], fabric.full[c] = limit, run.most[w], full
     return -1, began, join(c, now, fabric, n_touched)
 
 
@@ -241,30 +213,36 @@ def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
     return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
 
 
+@jit
+def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun) -> None:
+    """Send flow `c` over route `w` from time `t` on; its rate is not known yet."""
+    fabric, hop, links = run.fabric, run.layout.hop, run.layout.links
+    for e in range(hop[w + 1] - hop[w]):
+        fabric.path[c * fabric.width + e] = links[hop[w] + e]
+    fabric.length[c], fabric.rest[c], fabric.since[c] = hop[w + 1] - hop[w], run.sizes[kind], t
+    fabric.rate[c], fabric.whole[c], fabric.due[c] = -1.0, 1, NEVER
+
+
 # --- changes ---
 
 
 @jit
-def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
-    """Send flow `c` at time `t` over route `w`, with the bandwidths of that time."""
-    (path, length, width, _), flows, hop, links = run.fabric.paths, run.fabric.flows, run.layout.hop, run.layout.links
-    for e in range(hop[w + 1] - hop[w]):
-        path[c * width + e] = links[hop[w] + e]
-    length[c] = hop[w + 1] - hop[w]
-    link, capacity, narrowest = tightest(c, run), run.fabric.levels.capacity, flows.narrowest
+def limit_now(c: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
+    """Limit flow `c` by the present bandwidths of its links."""
+    fabric, link = run.fabric, tightest(c, run)
+    capacity, narrowest = fabric.capacity, fabric.narrowest
     narrowest[c] = capped(c, link, run.caps, capacity)
     full = run.layout.service[kind * run.layout.rates + changes.rate_of[link]]
-    flows.most[c], flows.full[c] = capacity[narrowest[c]], max(full, value(run.layout.cap, kind))
-    flows.rest[c], flows.since[c], flows.rate[c], flows.whole[c], flows.due[c] = run.sizes[kind], t, -1.0, 1, NEVER
+    fabric.most[c], fabric.full[c] = capacity[narrowest[c]], max(full, value(run.layout.cap, kind))
 
 
 @jit
 def tightest(c: Any, run: FairRun) -> Any:
     """Return the narrowest link of flow `c`, among equals the lowest number."""
-    path, length, width, _ = run.fabric.paths
+    path, length, width = run.fabric.path, run.fabric.length, run.fabric.width
     least = path[c * width]
     for e in range(c * width + 1, c * width + length[c]):
-        if narrower(path[e], least, run.fabric.levels.capacity):
+        if narrower(path[e], least, run.fabric.capacity):
             least = path[e]
     return least
 
@@ -275,20 +253,20 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
     fabric, n_touched = run.fabric, 0
     while row < len(changes.at) and changes.at[row] == t:
         link = changes.link[row]
-        e = fabric.lists.head[link]
+        e = fabric.head[link]
         if changes.turn[row] < 0:
             changes.rate_of[link] = changes.rate[row]
-            fabric.levels.capacity[link] = changes.speeds[changes.rate[row]]
+            fabric.capacity[link] = changes.speeds[changes.rate[row]]
             if e >= 0:
                 n_touched = touch(link, now, fabric, n_touched)
             while e >= 0:
-                c = fabric.paths.owner[e]
-                fabric.flows.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.levels.capacity)
-                e = fabric.lists.after[e]
+                c = fabric.owner[e]
+                fabric.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.capacity)
+                e = fabric.after[e]
         else:
             changes.turns.passed[0] = changes.turn[row]
             while e >= 0:
-                c, e = fabric.paths.owner[e], fabric.lists.after[e]
+                c, e = fabric.owner[e], fabric.after[e]
                 n_touched = send_again(c, t, now, run, changes, n_touched)
         row += 1
     return row, n_touched
@@ -297,8 +275,8 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
 @jit
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
     """Restart flow `c`, on a link found dead, if it has a new route; return the number of touched links."""
-    turns, fabric, i = changes.turns, run.fabric, run.fabric.flows.on[c]
-    w = turns.force[turns.passed[0] * turns.ways + run.layout.way[i]]
+    turns, fabric, i = changes.turns, run.fabric, run.fabric.on[c]
+    w = turns.way_after[turns.passed[0] * turns.ways + run.layout.way[i]]
     if w != turns.taken[i]:
         n_touched = leave(c, now, fabric, n_touched)
         if fabric.ends.place[c] >= 0:
@@ -306,7 +284,8 @@ def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n
         turns.taken[i] = w
         if len(run.ready):
             run.ready[i] = t
-        aim(c, w, t, run.layout.kind[i], run, changes)
+        aim(c, w, t, run.layout.kind[i], run)
+        limit_now(c, run.layout.kind[i], run, changes)
         n_touched = join(c, now, fabric, n_touched)
     return n_touched
 
@@ -323,8 +302,8 @@ def narrower(link: Any, other: Any, capacity: Any) -> Any:
 @jit
 def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
     """Add flow `c` to the lists of its links; return the number of touched links."""
-    path, length, width, _ = fabric.paths
-    head, after, before, count = fabric.lists
+    path, length, width = fabric.path, fabric.length, fabric.width
+    head, after, before, count = fabric.head, fabric.after, fabric.before, fabric.count
     for e in range(c * width, c * width + length[c]):
         link = path[e]
         first = head[link]
@@ -340,8 +319,8 @@ def join(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 @jit
 def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
     """Remove flow `c` from the lists of its links; return the number of touched links."""
-    path, length, width, _ = fabric.paths
-    head, after, before, count = fabric.lists
+    path, length, width = fabric.path, fabric.length, fabric.width
+    head, after, before, count = fabric.head, fabric.after, fabric.before, fabric.count
     for e in range(c * width, c * width + length[c]):
         link = path[e]
         if before[e] >= 0:
@@ -368,17 +347,17 @@ def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 @jit
 def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
     """Find the flows connected with link `seed`, and the links they share; return the numbers of links and flows."""
-    path, length, width, owner = fabric.paths
-    links, flows, link_mark, flow_mark = fabric.component
-    capacity, available, share, unfixed = fabric.levels
-    (head, after, _, count), solved = fabric.lists, fabric.flows.solved
+    path, length, width, owner = fabric.path, fabric.length, fabric.width, fabric.owner
+    links, members, link_mark, flow_mark = fabric.links, fabric.members, fabric.link_mark, fabric.flow_mark
+    capacity, available, share, unfixed = fabric.capacity, fabric.available, fabric.share, fabric.unfixed
+    head, after, count, solved = fabric.head, fabric.after, fabric.count, fabric.solved
     n_links, n_flows, at, e = 0, 0, 0, head[seed]
     while True:
         while e >= 0:
             c = owner[e]
             if flow_mark[c] != now:
                 flow_mark[c] = now
-                flows[n_flows] = c
+                members[n_flows] = c
                 n_flows += 1
                 solved[c] = -1.0
                 for other in range(c * width, c * width + length[c]):
@@ -403,10 +382,9 @@ def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
 @jit
 def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
     """Fix the rate of flow `c` and subtract it from its links; the share of other flows there never falls below it."""
-    path, length, width, _ = fabric.paths
-    _, available, share, unfixed = fabric.levels
-    count = fabric.lists.count
-    fabric.flows.solved[c] = rate
+    path, length, width = fabric.path, fabric.length, fabric.width
+    available, share, unfixed, count = fabric.available, fabric.share, fabric.unfixed, fabric.count
+    fabric.solved[c] = rate
     for e in range(c * width, c * width + length[c]):
         link = path[e]
         if count[link] > 1:
@@ -418,10 +396,9 @@ def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
 @jit
 def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
     """Return the flow, among those without a rate, that has the narrowest link."""
-    least, (_, flows, _, _), capacity = -1, fabric.component, fabric.levels.capacity
-    solved, narrowest = fabric.flows.solved, fabric.flows.narrowest
+    least, members, capacity, solved, narrowest = -1, fabric.members, fabric.capacity, fabric.solved, fabric.narrowest
     for a in range(n_flows):
-        c = flows[a]
+        c = members[a]
         if solved[c] < 0.0 and (least < 0 or narrower(narrowest[c], narrowest[least], capacity)):
             least = c
     return least
@@ -429,10 +406,10 @@ def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
 
 @jit
 def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
-    """Compute the rates of all flows in the `component` by progressive filling. Rates never fall from round to round,
+    """Compute the rates of all flows in the component by progressive filling. Rates never fall from round to round,
     and no link is narrower than `bound`."""
-    owner, (head, after, _, _), links = fabric.paths.owner, fabric.lists, fabric.component.links
-    (capacity, _, share, _), solved, narrowest = fabric.levels, fabric.flows.solved, fabric.flows.narrowest
+    owner, head, after, links = fabric.owner, fabric.head, fabric.after, fabric.links
+    capacity, share, solved, narrowest = fabric.capacity, fabric.share, fabric.solved, fabric.narrowest
     left, first = n_flows, -1
     while left:
         rate, tightest, a = math.inf, -1, 0
@@ -461,18 +438,18 @@ def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
 
 
 @jit
-def replan(c: Any, t: Any, flows: Flows) -> None:
+def replan(c: Any, t: Any, fabric: FairFabric) -> None:
     """Let flow `c` move at its new rate from time `t`. Its `due` becomes the time when all its bytes are sent; NEVER if
     it does not move, or beyond the clock's range."""
-    rest, since, rate, whole, due = flows.rest, flows.since, flows.rate, flows.whole, flows.due
+    rest, since, rate, whole, due = fabric.rest, fabric.since, fabric.rate, fabric.whole, fabric.due
     if rate[c] >= 0.0:
         rest[c] = max(0.0, rest[c] - (rate[c] * (t - since[c])) / 1e12)
         whole[c] = 0
-    since[c], rate[c], due[c] = t, flows.solved[c], NEVER
+    since[c], rate[c], due[c] = t, fabric.solved[c], NEVER
     if rate[c] > 0.0:
         wait = rest[c] * 1e12 / rate[c]
-        if whole[c] and rate[c] == flows.most[c]:
-            due[c] = t + flows.full[c]
+        if whole[c] and rate[c] == fabric.most[c]:
+            due[c] = t + fabric.full[c]
         elif wait < NEVER:
             due[c] = t + max(1, math.ceil(wait))
 
@@ -483,15 +460,14 @@ def solve(seed: Any, t: Any, now: Any, fabric: FairFabric) -> None:
 
     Only those of them that end first are in the heap `ends`, as their end changes the rates of the others.
     """
-    members, flows, ends = fabric.component.flows, fabric.flows, fabric.ends
-    solved, rate, due = flows.solved, flows.rate, flows.due
+    members, ends, solved, rate, due = fabric.members, fabric.ends, fabric.solved, fabric.rate, fabric.due
     n_links, n_flows = connected(seed, now, fabric)
     fill(n_links, n_flows, fabric)
     least = NEVER
     for a in range(n_flows):
         c = members[a]
         if solved[c] != rate[c]:
-            replan(c, t, flows)
+            replan(c, t, fabric)
         least = min(least, due[c])
     for a in range(n_flows):
         c = members[a]

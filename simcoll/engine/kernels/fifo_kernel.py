@@ -165,7 +165,7 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
     turns = changes.turns
     while turns.passed[0] < len(turns.at) and turns.at[turns.passed[0]] <= t:
         turns.passed[0] += 1
-    taken = turns.force[turns.passed[0] * turns.ways + way]
+    taken = turns.way_after[turns.passed[0] * turns.ways + way]
     turns.taken[i] = taken
     return taken
 
@@ -213,4 +213,4 @@ def lost_at(e: Any, came: Any, way: Any, taken: Any, changes: LinkHistory) -> An
     again = max(changes.at[e], came + 1)
     while k < len(turns.at) and turns.at[k] <= again:
         k += 1
-    return again if turns.force[k * turns.ways + way] != taken else -1
+    return again if turns.way_after[k * turns.ways + way] != taken else -1

@@ -36,29 +36,21 @@ class StreamRows(NamedTuple):
     connection: Any
 
 
-class StreamNet(NamedTuple):
-    """The latency of each link; service times by size and rate; the index of each slot's size; and in `rates` the
-    number of rates, then the index of each link's rate."""
+class StreamLoop(NamedTuple):
+    """What holds for all rows of a loop. By link: its latency, and behind the number of rates the index of its rate
+    (`rates`). `table`: service times by size and rate. `sizes`: the index of each slot's size. Overheads in ps; by
+    size: the service time at the channel's cap, the duration of a reduction, and the bytes. Then the parameters of the
+    run; `offset` is the number of chunks in earlier loops."""
 
     latency: Any
-    service: Any
+    table: Any
     sizes: Any
     rates: Any
-
-
-class StreamCosts(NamedTuple):
-    """Overheads in ps. By size: the service time at the channel's cap, the duration of a reduction, and the bytes."""
-
     o_send: int
     o_recv: int
     caps: Any
     gammas: Any
     nbytes: Any
-
-
-class StreamRules(NamedTuple):
-    """The parameters that hold for all rows. `offset`: the number of chunks in earlier loops."""
-
     channels: int
     offset: int
     g: int
@@ -126,9 +118,7 @@ def room(keys: Any, when: Any, width: Any, free: Any, lanes: Any, offset: Any, p
 def play(
     rows: StreamRows,
     turns: Any,
-    net: StreamNet,
-    costs: StreamCosts,
-    rules: StreamRules,
+    loop: StreamLoop,
     state: StreamState,
     memory: StreamMemory,
     wait: Any,
@@ -142,9 +132,7 @@ def play(
     """
     src, src_slot, dst, dst_slot, base, reduce, hop, links, connection = rows
     times, span, shift = turns
-    latency, table, sizes, rates = net
-    o_send, o_recv, caps, gammas, nbytes = costs
-    channels, offset, g, slots, barrier, fair = rules
+    latency, table, sizes, rates, o_send, o_recv, caps, gammas, nbytes, channels, offset, g, slots, barrier, fair = loop
     free, began, free_link, last_link, free_side, last_side, ends, used, clock = state
     keys, when, made, width, n_slots = memory
     rate_of, width_of = rates[1:], rates[0]

@@ -83,7 +83,7 @@ class Starts(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """The rows that wait for each row: see `turn_round`. `chain` is the row's own predecessor in its chain. The
+    """The rows that wait for each row: see `invert_waits`. `chain` is the row's own predecessor in its chain. The
     end of a row gives its credit to row `credit_after`, `credit_later` loops later (empty: 0). `turn`, (2 × rows,):
     the rows that its end releases under blocking sends."""
 
@@ -150,11 +150,12 @@ class Progress(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Reroutes: at each turn, counted from 1, a link is found dead `at` some time. `force[turn * ways + way]` is the
-    way taken from then on in place of `way`; `taken` the way that each transfer took; `passed` the last turn, (1,)."""
+    """Reroutes: at each turn, counted from 1, a link is found dead `at` some time. From then on transfers take way
+    `way_after[turn * ways + way]` in place of `way`. `taken`: the way that each transfer took; `passed`, (1,): the last
+    turn."""
 
     at: Any
-    force: Any
+    way_after: Any
     ways: int
     taken: Any
     passed: Any
@@ -190,7 +191,7 @@ def receive(row: Any, loop: Any, layout: Layout) -> Any:
 
 
 @jit
-def turn_round(waits: Any, after: Any, pending: Any) -> None:
+def invert_waits(waits: Any, after: Any, pending: Any) -> None:
     """Invert "row i waits for row j" into "j is followed by i". `waits` are reads, chain, credit and channel_before.
     Results: `after` (first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1 before),
     and `pending` (filled with 0), the number of rows that each waits for. Credits may be empty."""
