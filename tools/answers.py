@@ -225,7 +225,7 @@ calibrate-kernels: calibrate $TABLE --where collective=all_gather --topology hgx
     h100.yaml --json
 tune: tune hgx-h100 --nodes 2 --json && tune dgx-a100 --nodes 16 --algo 'allreduce:^tree' --proto '^LL128'
 tune-others: tune mi300x && tune hgx-h100 --ranks 4 --version 2.20 && tune hgx-b200 --json && tune l40s-pcie --nodes 2
-tune-regret: tune hgx-h100 --ranks 4 --version 2.27 --profile nccl-hopper -o out --json
+tune-regret: tune hgx-h100 --ranks 4 --version 2.27 --profile nccl-hopper --json
 measure-dry: measure star.yaml --ranks 4 --dry-run
 verify: verify --ranks 6 && verify --ranks 11 --json && verify all_reduce/ring --ranks 5 && verify no/such
 list: list && list algorithms && list collectives && list topologies && list scenarios && list profiles

@@ -40,8 +40,8 @@ def compared(
     else:
         selected = table_join.select(measured, kept) or table_join.kept(measured, kept, source)
         rows = list(_predictions(predicted, selected, sets))
-        rows = _computing_as_measured(rows, table_join.pairs(measured, rows, kept))
-        points, odd = table_join.join(measured, rows, kept), []
+        pairs = map(_computing_as_measured, table_join.pairs(measured, rows, kept))
+        points, odd = [point for row, partner in pairs for point in table_join.answered([row], [[partner]])], []
     warnings = [*remarks(text, source, selected), *odd, *table_join.filled(selected, kept)]
     if not points:
         reasons = dict.fromkeys(str(row["status"]) for row in rows if row.get("status", "ok") != "ok")
@@ -81,21 +81,14 @@ def _predictions(
     return [{**row, "point": point} for row, point in zip(rows, points, strict=True)]
 
 
-def _computing_as_measured(
-    rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[table_join.Record, table_join.Record]]
-) -> list[Mapping[str, Any]]:
-    """Return the rows, with workloads predicted again by the computation times in their measured rows."""
-    points = {
-        id(partner["point"]): as_measured(partner["point"], record["row"])
-        for record, partner in pairs
-        if "point" in partner
-    }
-    again: list[Mapping[str, Any]] = []
-    for row in rows:
-        point = row.get("point")
-        asked = points.get(id(point), point)
-        again.append({**sweep.run_point(asked), "point": asked} if asked and asked is not point else row)
-    return again
+def _computing_as_measured(pair: tuple[MeasuredRow, Mapping[str, Any]]) -> tuple[MeasuredRow, Mapping[str, Any]]:
+    """Return the pair, with a workload predicted again by the computation times in its measured row."""
+    row, partner = pair
+    point = partner.get("point")
+    if point is None:
+        return pair
+    asked = as_measured(point, row)
+    return pair if asked is point else (row, sweep.run_point(asked))
 
 
 def _on_system(

@@ -55,21 +55,14 @@ class JoinedPoint:
     confidence: str | None
 
 
-def join(
-    measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
-) -> list[JoinedPoint]:
-    """Return a joined point for every measured row that has a prediction; see `pairs`."""
-    return [_point(row, partner) for row, partner in pairs(measured, predicted, where)]
-
-
 def pairs(
     measured: Sequence[MeasuredRow], predicted: Sequence[Mapping[str, object]], where: Mapping[str, str]
-) -> list[tuple[Record, Record]]:
+) -> list[tuple[MeasuredRow, Record]]:
     """Return pairs of a measured row and its prediction, in the order of the measured table.
 
-    The first record of a pair holds the MeasuredRow as `record["row"]`. `where` keeps rows of both tables, as `select`
-    does. Predicted rows without a `time_us` (refused) do not count; measured rows without a partner are left out.
-    Raises InputError if two rows claim one partner, or if a predicted row or `where` cannot be read.
+    `where` keeps rows of both tables, as `select` does. Predicted rows without a `time_us` (refused) do not count;
+    measured rows without a partner are left out. Raises InputError if two rows claim one partner, or if a predicted
+    row or `where` cannot be read.
     """
     rows = [_record(row) for row in measured]
     predictions = _timed(predicted)
@@ -80,7 +73,7 @@ def pairs(
         candidates[tuple(record[key] for key in EXACT)].append(record)
     partners = [_asked_alike(row, candidates[tuple(row[key] for key in EXACT)]) for row in chosen]
     _check_single(chosen, partners)
-    return [(row, matches[0]) for row, matches in zip(chosen, partners, strict=True) if matches]
+    return [(row["row"], matches[0]) for row, matches in zip(chosen, partners, strict=True) if matches]
 
 
 def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mapping[str, object]]]) -> list[JoinedPoint]:

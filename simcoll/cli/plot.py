@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Final
 
 import click
 from click.core import ParameterSource
@@ -85,15 +83,11 @@ def _is_picture(output: Path) -> bool:
         return False
     if output.suffix[1:].lower() in PICTURES:
         return True
-    named = output.suffix.lower() in OF_FILES or _ENDING.fullmatch(output.suffix)
-    if named or output.exists():
-        what = f"{output.suffix} is no kind of picture" if named else "it exists and is no folder"
+    if output.suffix.lower() in OF_FILES or output.exists():
+        what = f"{output.suffix} is no kind of picture" if output.suffix else "it exists and is no folder"
         cure = "end a picture's name in .png, .svg or .pdf, or name a folder (one with such an ending has to exist)"
         raise InputError(f"-o {output}: {what}", cure)
     return False
-
-
-_ENDING: Final = re.compile(r"\.[A-Za-z]{2,5}")  # suffix of a file; names of folders end otherwise (`run.2`, `plots.d`)
 
 
 def filter_of(text: str) -> tuple[str, list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import sys
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -22,7 +21,6 @@ from simcoll.cli._options import (
     completed,
     counts,
     listed,
-    output_folder,
     unbracketed,
 )
 from simcoll.errors import InputError, Place, RefusedError
@@ -54,7 +52,6 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 )
 @click.option("--profile", help="Profile to simulate NCCL's choices and the best ones with; shows NCCL's regret.")
 @SETS
-@output_folder("Folder for regret.png.")
 @JSON
 def tune(
     system: str | None,
@@ -67,7 +64,6 @@ def tune(
     graph_file: Path | None,
     profile: str | None,
     sets: tuple[str, ...],
-    output: Path | None,
     as_json: bool,
 ) -> None:
     """Print the costs that NCCL's tuner computes on a system, and its choices.
@@ -86,7 +82,7 @@ def tune(
     if (system is None) == (on is None):
         raise InputError("`simcoll tune` takes exactly one system", f"name it: simcoll tune {A_SYSTEM}")
     machine = str(system or on)
-    _check(profile, output, graph_file)
+    _check(profile, graph_file)
     counts(unbracketed(nodes or "1"), "--nodes", "nodes", "give 1, 2, …, or several: '[1, 2]'")
     machines = (*assigned("topology", machine, "--on"), *assigned("topology.nodes", nodes and listed(nodes), "--nodes"))
     filters = (*assigned("env.NCCL_ALGO", algo, "--algo"), *assigned("env.NCCL_PROTO", proto, "--proto"))
@@ -107,10 +103,7 @@ def tune(
             raise InputError("--algo and --proto exclude all pairs of algorithm and protocol", "allow more of them")
         held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
         source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
-        picture = f"regret-{count}.png" if len(scenarios) > 1 else "regret.png"
         rows = _regrets(scenario, table, profile) if profile else []
-        if output and profile:
-            _draw_regret(rows, table, profile, Path(machine).stem, output / picture)
         document = _document(file.name, source, table)
         documents.append(document | ({"regret": rows} if profile else {}))
         if not as_json:
@@ -136,11 +129,9 @@ def _scenarios(options: Sequence[str]) -> list[Scenario]:
     return [point.scenario for point in points(located(call, Place("--set", 1, 1)), options)]
 
 
-def _check(profile: str | None, output: Path | None, graph_file: Path | None) -> None:
+def _check(profile: str | None, graph_file: Path | None) -> None:
     from simcoll.prediction.lowered_call import library
 
-    if output and not profile:
-        raise InputError("-o draws simulated times, which need --profile", "add e.g. --profile nccl-hopper")
     if profile and graph_file:
         raise InputError("--profile simulates with the graphs of the system's file", "leave out --graph")
     try:
@@ -192,16 +183,6 @@ def _regrets(scenario: Scenario, table: TunerTable, profile: str) -> list[dict[s
     if not rows:
         raise InputError("simcoll can simulate no algorithm that NCCL chooses here", "leave out --profile")
     return rows
-
-
-def _draw_regret(rows: list[dict[str, Any]], table: TunerTable, profile: str, system: str, output: Path) -> None:
-    from simcoll.report.plot import save
-    from simcoll.report.plot.any_key import key_figure
-
-    topology = f"{system}, {table.communicator.ranks} ranks, NCCL {table.constants.release}"
-    drawn = [{**row, "topology": topology, "profile": profile, "regret (%)": 100 * row["regret"]} for row in rows]
-    save(key_figure(drawn, "size_bytes", "regret (%)", ["collective"]), output)
-    print(output, file=sys.stderr)
 
 
 def _pair(row: dict[str, Any], which: str = "") -> str:

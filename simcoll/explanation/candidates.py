@@ -251,7 +251,7 @@ def _of_step(scenario: Scenario) -> Iterator[Candidate]:
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "none"
     own = [spec.algorithm, *([] if _runs(scenario).tunable else ["auto"])]  # auto: NCCL's choice
     methods = dict.fromkeys([*(Candidate(name, forced) for name in own), *_of_all_calls(scenario)])
-    settings: list[dict[str, int]] = [{}]
+    settings: list[dict[str, Any]] = [{}]
     if isinstance(spec, Bucketed):
         settings = [{"bucket_cap": size} for size in dict.fromkeys((spec.bucket_cap, *BUCKETS))]
     elif isinstance(spec, Fsdp):

@@ -147,8 +147,8 @@ class _Walk:
         self.at = timeline.makespan_ps
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.via = VIAS.index("end")
-        self.crowd = Crowd(program, timeline)
         self.known: dict[int, tuple[Array, Array]] = {}  # by link: see `on`
+        self.loads: dict[int, tuple[Array, Array, Array, int]] = {}  # by link: see `load`
 
     def path(self) -> CriticalPath:
         node: PathNode | None = self.last()
@@ -360,7 +360,7 @@ class _Walk:
             if weak:
                 self.cover(off, "fault", weak[0], i)
             else:
-                self.cover(off, "contention", self.crowd.blamed(i, route, slowest, off), i)
+                self.cover(off, "contention", self.blamed(i, route, slowest, off), i)
         self.cover(ready, "fault", NONE, i)  # the time before it started again
         self.lead(i)
 
@@ -468,13 +468,7 @@ class _Walk:
         """Return a transfer's channel and receiver, which identify its flow."""
         return self.program.channel.item(i), self.program.dst.item(i)
 
-
-class Crowd:
-    """The traffic on each link of a `fair` run, computed on demand."""
-
-    def __init__(self, program: Program, timeline: Timeline):
-        self.program, self.timeline = program, timeline
-        self.known: dict[int, tuple[Array, Array, Array, int]] = {}
+    # --- the traffic on a link under `fair` ---
 
     def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
         """Return the link on the route of `i` that others kept busiest from `ready` to sent; the slowest if none."""
@@ -486,12 +480,12 @@ class Crowd:
 
     def carried(self, link: int, begin: int, end: int) -> float:
         """Return the bytes over a link in an interval, if each message moved evenly from ready to sent."""
-        came, left, rate, longest = self.known.get(link) or self.known.setdefault(link, self.on(link))
+        came, left, rate, longest = self.loads.get(link) or self.loads.setdefault(link, self.load(link))
         overlapping = slice(int(np.searchsorted(came, begin - longest)), int(np.searchsorted(came, end)))
         within = np.minimum(left[overlapping], end) - np.maximum(came[overlapping], begin)
         return float((np.maximum(within, 0) * rate[overlapping]).sum())
 
-    def on(self, link: int) -> tuple[Array, Array, Array, int]:
+    def load(self, link: int) -> tuple[Array, Array, Array, int]:
         """Return all messages over a link, sorted by arrival, and the longest time that one took, in ps.
 
         The columns are arrival and end of sending, in ps, and bytes per ps.

@@ -111,8 +111,17 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """Return a topology with scaled links; it is cached, so equal scales give one object."""
-    return _TOPOLOGIES.get((rated, *sorted(scales.items())), lambda: served(rated, scales)) if scales else rated
+    """Return a topology with links scaled by kind, and unchanged routes; `rated` itself if nothing changes. It is
+    cached, so equal scales give one object. Raises TopologyError if a link gets too large."""
+
+    def served() -> Topology:
+        if not scales.keys() & set(rated.link_kinds):
+            return rated
+        bandwidths, latencies = scaled(rated, scales)
+        Link(int(bandwidths.max(initial=0)), latency_ps=int(latencies.max(initial=0)))  # checks the largest values
+        return rated.with_rates(bandwidths, latencies)
+
+    return _TOPOLOGIES.get((rated, *sorted(scales.items())), served) if scales else rated
 
 
 def with_rates(rated: Topology, bandwidths: Numbers, latencies: Numbers) -> Topology:
@@ -120,17 +129,6 @@ def with_rates(rated: Topology, bandwidths: Numbers, latencies: Numbers) -> Topo
     rates give one object."""
     key = rated, bandwidths.tobytes(), latencies.tobytes()
     return _TOPOLOGIES.get(key, lambda: rated.with_rates(bandwidths, latencies))
-
-
-def served(topology: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """Return the topology with links scaled by kind, and unchanged routes; `topology` itself if nothing changes."""
-    if not scales.keys() & set(topology.link_kinds):
-        return topology
-    bandwidths, latencies = scaled(topology, scales)
-    Link(
-        int(bandwidths.max(initial=0)), latency_ps=int(latencies.max(initial=0))
-    )  # raises TopologyError if they are too large
-    return topology.with_rates(bandwidths, latencies)
 
 
 def scaled(topology: Topology, scales: Mapping[str, LinkScale]) -> tuple[Numbers, Numbers]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,23 +151,19 @@ def _computed(
 ) -> Iterator[tuple[int, ResultRow]]:
     """Yield index and row of every point; its replications are computed in parts, which may run in parallel."""
     size = TOGETHER if jobs == 1 and cluster is None else PART
-    of = [(index, part) for index, point in missing.items() for part in parts(point, size)]
-    left = Counter(index for index, _ in of)
-    done: dict[int, dict[int, ResultRow]] = {}
-    replications = Counter[int]()
-    tasks = {number: part for number, (_, part) in enumerate(of)}
+    tasks = [(index, part) for index, point in missing.items() for part in parts(point, size)]
+    count = Counter(index for index, _ in tasks)
+    done: dict[int, dict[int, ResultRow]] = defaultdict(dict)
 
     def begins(number: int) -> None:
-        begun(of[number][0])
+        begun(tasks[number][0])
 
-    for number, fresh in workers.compute(_row, tasks, jobs, cluster, begins):
-        index = of[number][0]
-        done.setdefault(index, {})[number] = fresh
-        left[index] -= 1
-        if share := tasks[number].replicas:
-            replications[index] += share[1] - share[0]
-            replicated(index, replications[index], missing[index].scenario.replications or 0)
-        if not left[index]:
+    for number, fresh in workers.compute(_row, dict(enumerate(part for _, part in tasks)), jobs, cluster, begins):
+        index = tasks[number][0]
+        done[index][number] = fresh
+        if whole := missing[index].scenario.replications:
+            replicated(index, min(whole, size * len(done[index])), whole)
+        if len(done[index]) == count[index]:
             yield index, _merged([row for _, row in sorted(done.pop(index).items())])
 
 

@@ -109,58 +109,26 @@ def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, bloc
     return np.stack([np.concatenate([split(int(b), each, itemsize) for b in row]) for row in outer])
 
 
-def _own(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    """Every rank holds its own buffer."""
-    return rank, slot
+def _held(whose: Literal["own", "root", "all", "block"], where: Literal["", "root", "next", "block"] = "") -> Held:
+    """Return a function that says what ranks hold: a rank's own value, the root's, the reduction of all, or in each
+    block the value of the block's rank. They hold it everywhere, or only at the root, at the rank behind the root, or
+    in each rank's own block."""
 
+    def held(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
+        block = slot // max(1, k // n)
+        values: dict[str, ArrayLike] = {"own": rank, "root": root, "all": ALL, "block": block}
+        if not where:
+            return values[whose], slot
+        there = block == rank if where == "block" else rank == (root if where == "root" else (root + 1) % n)
+        return np.where(there, values[whose], NOTHING), slot
 
-def _own_block(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    """Every rank holds its own block."""
-    return np.where(slot // max(1, k // n) == rank, rank, NOTHING), slot
-
-
-def _at_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    """The root holds its buffer, the others nothing."""
-    return np.where(rank == root, root, NOTHING), slot
-
-
-def _all_blocks(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    """Every rank holds block r of rank r, for all r."""
-    return slot // max(1, k // n), slot
-
-
-def _all_blocks_at_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    return np.where(rank == root, slot // max(1, k // n), NOTHING), slot
-
-
-def _reduced(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    return ALL, slot
-
-
-def _reduced_at_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    return np.where(rank == root, ALL, NOTHING), slot
-
-
-def _reduced_block(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    return np.where(slot // max(1, k // n) == rank, ALL, NOTHING), slot
-
-
-def _from_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    return root, slot
-
-
-def _block_from_root(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    return np.where(slot // max(1, k // n) == rank, root, NOTHING), slot
+    return held
 
 
 def _transposed(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
     """Block s of rank r is block r of rank s."""
     each = max(1, k // n)
     return slot // each, rank * each + slot % each
-
-
-def _at_next(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    return np.where(rank == (root + 1) % n, root, NOTHING), slot
 
 
 def _one(n: int) -> int:
@@ -180,24 +148,26 @@ def _but_one(n: int) -> Fraction:
 
 
 _CONTRACTS: Final = (
-    Collective("all_reduce", "everyone gets the reduction of all buffers", _own, _reduced, _one,
-               lambda n: Fraction(2 * (n - 1), n), reduces=True, turns="ranks"),
-    Collective("reduce", "the root gets the reduction of all buffers", _own, _reduced_at_root, _one, _plain,
-               rooted=True, reduces=True),
-    Collective("broadcast", "everyone gets the root's buffer", _at_root, _from_root, _one, _plain, rooted=True),
-    Collective("all_gather", "everyone gets the block of every rank", _own_block, _all_blocks, _per_rank, _but_one,
-               turns="blocks"),
-    Collective("reduce_scatter", "rank r gets block r of the reduction", _own, _reduced_block, _per_rank, _but_one,
-               reduces=True, turns="blocks"),
-    Collective("gather", "the root gets the block of every rank", _own_block, _all_blocks_at_root, _per_rank, _but_one,
-               rooted=True),
-    Collective("scatter", "rank r gets block r of the root's buffer", _at_root, _block_from_root, _per_rank, _but_one,
-               rooted=True),
-    Collective("all_to_all", "rank r's block s goes to rank s, as its block r", _own, _transposed, _per_rank, _but_one,
-               turns="blocks"),
-    Collective("barrier", "nobody leaves before everyone has come", _own, _reduced, _one, lambda n: Fraction(0),
-               reduces=True, at_least_once=True),
-    Collective("send_recv", "the next rank gets the root's buffer", _own, _at_next, _one, _plain, rooted=True),
+    Collective("all_reduce", "everyone gets the reduction of all buffers",
+               _held("own"), _held("all"), _one, lambda n: Fraction(2 * (n - 1), n), reduces=True, turns="ranks"),
+    Collective("reduce", "the root gets the reduction of all buffers",
+               _held("own"), _held("all", "root"), _one, _plain, rooted=True, reduces=True),
+    Collective("broadcast", "everyone gets the root's buffer",
+               _held("own", "root"), _held("root"), _one, _plain, rooted=True),
+    Collective("all_gather", "everyone gets the block of every rank",
+               _held("own", "block"), _held("block"), _per_rank, _but_one, turns="blocks"),
+    Collective("reduce_scatter", "rank r gets block r of the reduction",
+               _held("own"), _held("all", "block"), _per_rank, _but_one, reduces=True, turns="blocks"),
+    Collective("gather", "the root gets the block of every rank",
+               _held("own", "block"), _held("block", "root"), _per_rank, _but_one, rooted=True),
+    Collective("scatter", "rank r gets block r of the root's buffer",
+               _held("own", "root"), _held("root", "block"), _per_rank, _but_one, rooted=True),
+    Collective("all_to_all", "rank r's block s goes to rank s, as its block r",
+               _held("own"), _transposed, _per_rank, _but_one, turns="blocks"),
+    Collective("barrier", "nobody leaves before everyone has come",
+               _held("own"), _held("all"), _one, lambda n: Fraction(0), reduces=True, at_least_once=True),
+    Collective("send_recv", "the next rank gets the root's buffer",
+               _held("own"), _held("root", "next"), _one, _plain, rooted=True),
 )  # fmt: skip
 
 COLLECTIVES: Final[dict[str, Collective]] = {c.name: c for c in _CONTRACTS}

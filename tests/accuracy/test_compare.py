@@ -11,11 +11,18 @@ from command import simcoll
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcoll.accuracy import table_join
 from simcoll.accuracy.fit.fit_rows import read as fit_rows
 from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
-from simcoll.accuracy.table_join import JoinedPoint, join, select
+from simcoll.accuracy.table_join import JoinedPoint, select
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, parse_measured
+
+
+def join(*tables: Any) -> list[JoinedPoint]:
+    """The joined points of a measured and a predicted table."""
+    found = table_join.pairs(*tables)
+    return [point for row, partner in found for point in table_join.answered([row], [[partner]])]
 
 
 def measured(**columns: object) -> MeasuredRow:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from command import simcoll
 
@@ -45,10 +43,9 @@ def test_best_without_kernels_is_auto():
     assert auto["time_us"] == best["time_us"]
 
 
-def test_regret_is_what_nccl_s_choice_takes_longer(tmp_path: Path):
-    """Of each size: NCCL's choice as the table has it, the best pair, both times, and their ratio; and a picture."""
-    found = simcoll("tune", "hgx-h100", "--profile", "nccl-hopper", "-o", tmp_path, "--json").json
-    assert (tmp_path / "regret.png").stat().st_size > 1000
+def test_regret_is_what_nccl_s_choice_takes_longer():
+    """Of each size: NCCL's choice as the table has it, the best pair, both times, and their ratio."""
+    found = simcoll("tune", "hgx-h100", "--profile", "nccl-hopper", "--json").json
     choice = {(c["collective"], c["size_bytes"]): (c["algorithm"], c["protocol"]) for c in found["choice"]}
     assert {row["collective"] for row in found["regret"]} >= {"all_reduce", "all_gather", "reduce_scatter"}
     for row in found["regret"]:
@@ -60,7 +57,6 @@ def test_regret_is_what_nccl_s_choice_takes_longer(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["-o", "out"], "--profile"),
         (["--profile", "nccl-hoper"], "nccl-hopper"),
         (["--profile", "ideal"], "no NCCL kernels"),
     ],

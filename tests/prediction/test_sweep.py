@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -14,7 +13,7 @@ import pytest
 from command import KILLED, SCRIPT, python, simcoll
 
 from simcoll.prediction import sweep, workers
-from simcoll.prediction.result_rows import ResultRow, write_atomically
+from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.sweep import LOG, Journal
 from simcoll.scenario.profile import find_profile, shipped_profiles
 from simcoll.scenario.scenario import Scenario
@@ -200,28 +199,6 @@ def test_a_run_that_is_killed_again_and_again_goes_on(
     assert _run(scenario, folder)["reused"] == len(known)
     assert (folder / "results.csv").read_bytes() == whole
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "results.csv"]
-
-
-HALF = """
-import os, pathlib, signal, sys
-from simcoll.prediction.result_rows import ResultRow, write_atomically
-pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-write_atomically(pathlib.Path(sys.argv[1]), "half")
-"""
-
-
-def test_what_a_killed_process_has_begun_to_write_goes(tmp_path: Path):
-    """The next who writes that file removes it, and nothing else: not what a process that lives is writing."""
-    file = tmp_path / "results.csv"
-    assert python(HALF, [file]).returncode == -signal.SIGKILL
-    (left,) = tmp_path.iterdir()
-    (tmp_path / left.name.replace("results", "other")).touch()
-    living = tmp_path / re.sub(r"\d+@", f"{os.getpid()}@", left.name)
-    living.touch()
-    write_atomically(file, "whole")
-    assert {path.name for path in tmp_path.iterdir()} == {file.name, living.name, left.name.replace("results", "other")}
-    assert file.read_text() == "whole"
-    assert not left.exists()
 
 
 FULL_DISK = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (int(sys.argv.pop(1)),)); "

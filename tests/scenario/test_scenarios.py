@@ -13,7 +13,7 @@ import simcoll
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError, TopologyError
 from simcoll.nccl.algorithm_names import names as nccl_names
-from simcoll.prediction.placed_topology import served
+from simcoll.prediction.placed_topology import served_by
 from simcoll.scenario.profile import LinkScale
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.graph import Link, Topology
@@ -461,7 +461,7 @@ def test_a_profile_scales_each_link() -> None:
     rated = Topology.load("hgx-h100", nodes=2)
     scales = {"nvlink": LinkScale(efficiency=0.777, latency=1.5), "pcie": LinkScale(latency=0.0)}
     links = [(link, scales.get(link.kind, LinkScale())) for link in rated.every_link]
-    found = served(rated, scales)
+    found = served_by(rated, scales)
     assert found.every_link == tuple(
         Link(
             round(link.bandwidth * scale.efficiency), latency_ps=round(link.latency_ps * scale.latency), kind=link.kind
@@ -470,4 +470,4 @@ def test_a_profile_scales_each_link() -> None:
     )
     assert found.route("node0.gpu0", "node1.gpu3") == rated.route("node0.gpu0", "node1.gpu3")
     with pytest.raises(TopologyError):
-        served(rated, {"nvlink": LinkScale(efficiency=1e9)})
+        served_by(rated, {"nvlink": LinkScale(efficiency=1e9)})

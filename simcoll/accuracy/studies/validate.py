@@ -165,7 +165,7 @@ def _material(study: Study, used: StudyCase, options: StudyOptions) -> Material:
     own = [row for row in table if row.harness == OWN_HARNESS] or table
     predicted = [{**sweep.run_point(point), "point": point} for point in points if _counts(point, own)]
     pairs = table_join.pairs(_selected(own, used), predicted, {})
-    asked = [(record["row"], as_measured(partner["point"], record["row"])) for record, partner in pairs]
+    asked = [(row, as_measured(partner["point"], row)) for row, partner in pairs]
     return _material_of(used, path.name, data, table, asked)
 
 
@@ -283,7 +283,7 @@ def _scored(materials: Sequence[Material], profile: str, label: str, beside: boo
         for row, point, fitted in zip(material.rows, material.points, material.chosen(), strict=True):
             asked = point.scenario.model_copy(update={"profile": profile})
             predicted = sweep.run_point(dataclasses.replace(point, scenario=asked), related=True)
-            joined = table_join.join([row], [predicted], {})
+            joined = table_join.answered([row], [[predicted]])
             if not joined:
                 raise InputError(f"{material.used.name}: {predicted.status}", "remove such points from the case")
             spread = row.others.get("spread")

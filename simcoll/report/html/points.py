@@ -73,25 +73,23 @@ def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[dict[str, 
 
 
 def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
-    """Return tracks that fit, and a note: all; or only ranks; or only streams; or the first ranks' streams."""
-    ranks = [track for track in trace.tracks if track.process != LINKS]
-    streams = [track for track in ranks if not {"send", "receive", "copy"} & {span.kind for span in track.slices}]
-    for tracks, note in (
-        (trace.tracks, ""),
-        (ranks, "Links are left out here: there are too many transfers."),
-        (streams, LEFT_OUT),
-    ):
-        if _slices(tracks) <= most:
+    """Return tracks that fit, and a note of what is left out."""
+    for tracks, note in _selections(trace):
+        if sum(len(track.slices) for track in tracks) <= most:
             return list(tracks), note
-    for count in range(len(trace.ranks), 0, -1):
-        first = [track for track in streams if track.process in (FAULTS, *trace.ranks[:count])]
-        if _slices(first) <= most:
-            return first, f"Only the streams of the first {count} of {len(trace.ranks)} ranks are shown here."
     return [], "There is too much to show here."
 
 
-def _slices(tracks: Sequence[Track]) -> int:
-    return sum(len(track.slices) for track in tracks)
+def _selections(trace: Trace) -> Iterator[tuple[Sequence[Track], str]]:
+    """Yield tracks and a note: all; or only ranks; or only streams; or the first ranks' streams."""
+    yield trace.tracks, ""
+    ranks = [track for track in trace.tracks if track.process != LINKS]
+    yield ranks, "Links are left out here: there are too many transfers."
+    streams = [track for track in ranks if not {"send", "receive", "copy"} & {span.kind for span in track.slices}]
+    yield streams, LEFT_OUT
+    for count in range(len(trace.ranks), 0, -1):
+        first = [track for track in streams if track.process in (FAULTS, *trace.ranks[:count])]
+        yield first, f"Only the streams of the first {count} of {len(trace.ranks)} ranks are shown here."
 
 
 def _numbers(slices: Sequence[Slice], names: dict[str, int], colors: dict[str, int]) -> list[int]:
