@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -80,8 +80,7 @@ def launch(job: Job, world: int, launcher: Launcher, tell: Callable[[str], None]
         folder = Path(name)
         marks = np.memmap(folder / "marks", np.int64, "w+", shape=(world, 3))
         marks[:] = 0, NOT_BEGUN, IDLE
-        meet = job.meet if "MASTER_ADDR" in launcher.environment(0) else f"file://{folder / 'meet'}"
-        (folder / "job").write_bytes(pickle.dumps(replace(job, meet=meet)))
+        (folder / "job").write_bytes(pickle.dumps(job))
         ranks: list[subprocess.Popen[bytes]] = []
         try:
             ranks.extend(_started(rank, world, launcher, folder) for rank in range(world))  # `ranks` grows one by one

@@ -305,7 +305,7 @@ def main() -> None:
     marks = np.memmap(folder / "marks", np.int64, "r+", shape=(world, 3))[rank]
     try:
         job: Job = pickle.loads((folder / "job").read_bytes())
-        store = meeting(job.meet, rank, world)
+        store = meeting(f"file://{folder / 'meet'}", rank, world)
         with Session(job.backend, rank, world, int(os.environ["LOCAL_RANK"]), store, job.timeout_s) as session:
             report = RankProcess(session, marks).work(job.tasks)
         if not rank:

@@ -80,11 +80,10 @@ class WorkTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A launch: its tasks, the URL at which ranks connect (`meet`), and limits (s) of a transfer and of the launch."""
+    """A launch: its tasks, and limits (s) of a transfer and of the launch."""
 
     tasks: tuple[RankTask | WorkTask, ...]
     backend: str
-    meet: str
     timeout_s: float
     limit_s: float = math.inf
 

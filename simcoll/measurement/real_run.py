@@ -74,9 +74,8 @@ def run(
     """Measure points with processes that `launcher` starts on this machine; return a row for each distinct point.
 
     Points with the same number of ranks share a launch, or several with `measure.launches`. `timeout_s` limits a
-    transfer, `limit_s` a launch. Ranks connect through a file in a shared folder, or at MASTER_ADDR and MASTER_PORT of
-    the launcher's environment. `tell` gets lines of progress. `log` stores each row at once; rows in it are not
-    measured again (see `log_beside`).
+    transfer, `limit_s` a launch. Ranks connect through a file in a shared folder. `tell` gets lines of progress. `log`
+    stores each row at once; rows in it are not measured again (see `log_beside`).
 
     Raises InputError for mistakes that the user can correct, RefusedError if no point can run, and MeasureError if a
     rank dies, hangs or computes a wrong result.
@@ -96,7 +95,7 @@ def run(
         alike, ranks = [every[index] for index in which], every[which[0]].ranks
 
         def start(tasks: tuple[RankTask | WorkTask, ...], ranks: int = ranks) -> Report:
-            return launch(Job(tasks, backend, "env://", timeout_s, limit_s), ranks, launcher, done.tell)
+            return launch(Job(tasks, backend, timeout_s, limit_s), ranks, launcher, done.tell)
 
         made = _launched(alike, backend, start)
         if backend == "nccl":
@@ -188,7 +187,7 @@ def _chosen(
             return {**launcher.environment(rank), **logging}
 
         try:
-            report = launch(Job(tasks, "nccl", "env://", *limits), ranks, replace(launcher, environment=environment))
+            report = launch(Job(tasks, "nccl", *limits), ranks, replace(launcher, environment=environment))
         except MeasureError as error:
             tell(f"left out: what NCCL chose: {str(error).splitlines()[0]}")
             return choices

@@ -65,8 +65,6 @@ MANY: Final = 8  # least number of rows of a region for percentiles of its error
 # Rows whose median is off by this factor after a fit are of another machine or launch, or in another unit. Without any
 # fit the worst published table is off by less than a factor of 2: see validation/accuracy.
 UNLIKE: Final = 3.0
-FAR: Final = 0.1  # mean error of the fitted rows from which a constant is sought in it; fits mostly leave less
-CONSTANT: Final = 0.5  # a constant is reported as the cause if it leaves at most this share of the error
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +250,7 @@ def _written(
         "errors": errors,
         "beside": _beside_others(data, predicted, chosen, begin),
         "left_out": {kind: shown.errors for kind, shown in estimated.shown.items()},
-        "notes": [*notes, *_launched_otherwise(data, chosen, predicted)],
+        "notes": notes,
         "points": _points(data, predicted, chosen),
     }
     return Calibrated(text, document)
@@ -489,19 +487,3 @@ def _middle(points: Sequence[Document]) -> float:
     """Return the median of log(measured / predicted); of two middle values the one nearer to 0."""
     offs = sorted(math.log(point["measured_us"] / point["predicted_us"]) for point in points)
     return min(offs[(len(offs) - 1) // 2], offs[len(offs) // 2], key=abs)
-
-
-def _launched_otherwise(data: Samples, chosen: NDArray[np.bool_], fitted: Floats) -> list[str]:
-    """Return a warning if one constant explains most of the error that a fit leaves on the rows `chosen` (rows,): then
-    their calls were launched in another way than the profile says. `fitted` (rows,) are the fit's times in ps."""
-    measured, times = data.measured[chosen], fitted[chosen]
-    sizes = np.array([row.size_bytes for row in data.rows])[chosen]
-    small = sizes <= np.quantile(sizes, 0.5)
-    added = float(np.median((measured - times)[small]))
-    off, left = (float(np.mean(np.abs(each / measured - 1))) for each in (times, times + added))
-    if off < FAR or left > CONSTANT * off:
-        return []
-    return [
-        f"calls take {added / 1e6:+.3g} us against the fit, whatever their size: say how they were launched "
-        "(launch.gpus_per_process, launch.graph), or fit that alone (--free launch)"
-    ]
