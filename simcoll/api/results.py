@@ -188,7 +188,7 @@ class Results(list[dict[str, Any]]):
 
 
 class Reply(dict[str, Any]):
-    """A dict with the document that a command prints with `--json`; `print` shows the command's text.
+    """The JSON document of a command, as a dict. `print` shows the text of the command.
 
     >>> import simcoll as sc
     >>> answer = sc.explain(topology="hgx-h100", collective="all_reduce", algorithm="ring", size="1 MiB", what_if=False)

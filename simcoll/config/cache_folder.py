@@ -51,7 +51,7 @@ def keep(name: str, body: bytes) -> None:
 def private(name: str) -> Path | None:
     """Return a subfolder of the cache for executable code, created if missing; None if that is impossible.
 
-    Only the user can enter the folder, so its files are the user's alone. The disk has ROOM for more.
+    Only the user can have written to the folder and its files, and the disk has ROOM for more.
     """
     with suppress(OSError):
         if held := folder():
@@ -60,7 +60,7 @@ def private(name: str) -> Path | None:
             probe = own / f"probe.{os.getpid()}"
             probe.write_bytes(bytes(ROOM))
             probe.unlink()
-            if _is_private(own) and not own.stat().st_mode & 0o077:
+            if all(_is_private(each) for each in (own, *own.rglob("*"))):
                 return own
     return None
 

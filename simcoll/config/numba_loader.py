@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -122,13 +123,34 @@ def _folder(kernels: Path) -> Path | None:
     return folder
 
 
-_loaded: set[ModuleType] = set()
+class CompiledKernel:
+    """A kernel whose functions are compiled at their first call."""
+
+    def __init__(self, kernel: ModuleType):
+        self._module = _for_numba(kernel)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._module, name)
+
+        def call(*given: Any) -> Any:
+            mask = os.umask(0o077)  # numba's cache files are the user's alone
+            try:
+                return function(*given)
+            finally:
+                os.umask(mask)
+
+        setattr(self, name, call)
+        return call
 
 
-def compile_kernel(kernel: ModuleType) -> Any:
+_loaded: dict[ModuleType, CompiledKernel] = {}
+
+
+def compile_kernel(kernel: ModuleType) -> CompiledKernel:
     """Return a kernel whose functions are compiled, or loaded from the cache, at their first call."""
-    _loaded.add(kernel)
-    return _for_numba(kernel)
+    if kernel not in _loaded:
+        _loaded[kernel] = CompiledKernel(kernel)
+    return _loaded[kernel]
 
 
 @functools.cache

@@ -16,8 +16,7 @@ from simcoll.engine.kernels.heap import Heap
 from simcoll.engine.kernels.link_tables import LinkTables
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.looped import LoopedProgram
-from simcoll.engine.program import Program, blocking_predecessors
-from simcoll.engine.tasks import Tasks, grouped
+from simcoll.engine.program import Program, Tasks, blocking_predecessors, grouped
 from simcoll.engine.timing_model import NEVER, NONE
 
 KeptTimes = Literal["hops", "times", "ends", "nothing"]

@@ -185,15 +185,7 @@ def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], 
     routes = _routes(src, dst, way, ways, network, devices)
     nothing = np.zeros(0, np.int64)
     columns = Columns(way, nothing, nothing, number, *whole)
-    return _Frame(_once(assemble(schedule, params, network, routes, columns, None, loops)), waits.reads)
-
-
-def _once(program: Program) -> Program:
-    """Return the program with equal columns stored once. If each transfer has a route of its own, `channel` and `side`
-    may equal `way`; if no transfer waits for another, `chain` and `channel_before` equal `reads`."""
-    same = dict.fromkeys(("channel", "side"), "way") | dict.fromkeys(("chain", "channel_before"), "reads")
-    equal = {name: of for name, of in same.items() if np.array_equal(getattr(program, name), getattr(program, of))}
-    return replace(program, **{name: getattr(program, of) for name, of in equal.items()})
+    return _Frame(assemble(schedule, params, network, routes, columns, None, loops), waits.reads)
 
 
 class Columns(NamedTuple):

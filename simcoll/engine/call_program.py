@@ -92,9 +92,7 @@ class CallProgram:
             messages = program.messages * (self._looped.loops if self._looped else 1)
             return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
         folded, program = self._few
-        carried = np.zeros(len(self.network.bandwidths), np.int64)
-        carried[folded.stands_for] = program.carried[:, None]
-        messages = program.messages * folded.times
+        messages, carried = program.messages * folded.times, folded.spread(program.carried)
         return CallSums(carried, np.tile(program.sent_bytes, folded.times), messages, program.wire_bytes * folded.times)
 
     @cached_property
@@ -169,13 +167,8 @@ class CallProgram:
         found = _alone(program, came[:few], busy[members[:, 0]])
         if found is None:
             return None
-
-        def spread(column: Numbers, none: int) -> Numbers:
-            whole = np.full(len(busy), none)
-            whole[members] = column[:, None]
-            return whole
-
-        first, last, free = spread(found.first, NEVER), spread(found.last, -NEVER), spread(found.free, -NEVER)
+        first, last = folded.spread(found.first, NEVER), folded.spread(found.last, -NEVER)
+        free = folded.spread(found.free, -NEVER)
         return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
 
     def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:

@@ -33,16 +33,13 @@ class CallEnds(NamedTuple):
     over: int
 
 
-def run(
-    program: Program, compiled: bool | None = None, hops: bool = True, busy: Array | None = None
-) -> Timeline | None:
+def run(program: Program, compiled: bool | None = None, hops: bool = True) -> Timeline | None:
     """Return the timeline of a program; None if it cannot finish.
 
     `compiled` forces or forbids numba; by default numba is used if it is installed and saves time. Without `hops` the
-    timeline lacks the intervals of links, which take the most memory. Each link is occupied by others until `busy`
-    (ps), (links,); only for programs with `fifo` sharing and without changes.
+    timeline lacks the intervals of links, which take the most memory.
     """
-    _, result = _run(program, "hops" if hops else "times", compiled, busy)
+    _, result = _run(program, "hops" if hops else "times", compiled)
     return result and Timeline(*(np.asarray(column, np.int64) for column in result.columns))
 
 

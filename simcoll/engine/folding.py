@@ -38,7 +38,7 @@ FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 @dataclass(frozen=True, eq=False)
 class Folded:
     """A schedule of a few ranks, with the network of the links that they use. Each rank stands for `times` ranks; link
-    i stands for the links `stands_for[i]`, (times,), of the unfolded network."""
+    i stands for the links `stands_for[i]`, (times,), of the unfolded network, which has so many links (`unfolded`)."""
 
     schedule: Schedule
     bandwidths: Numbers
@@ -47,12 +47,19 @@ class Folded:
     routes_of: dict[tuple[int, int], tuple[int, ...]]
     times: int
     stands_for: Numbers
+    unfolded: int
     layout: Hashable = field(default_factory=object)  # equal to no other: see `timing_model.RoutedNetwork`
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The names of the ranks."""
         return tuple(map(str, range(self.schedule.participants)))
+
+    def spread(self, column: Numbers, none: int = 0) -> Numbers:
+        """Return a column of the unfolded links from one of the folded links; `none` for links without messages."""
+        whole = np.full(self.unfolded, none)
+        whole[self.stands_for] = column[:, None]
+        return whole
 
     def route(self, src: str, dst: str) -> tuple[int, ...]:
         """Return the links from one rank to another, or to itself."""
@@ -291,4 +298,5 @@ def _assembled(
         routes_of={pair: route for pair, (_, route) in routes.items()},
         times=links.times,
         stands_for=members,
+        unfolded=len(links.number),
     )

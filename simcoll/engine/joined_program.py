@@ -10,8 +10,7 @@ import numpy as np
 
 from simcoll.config.arrays import Array
 from simcoll.engine.binding import check_room
-from simcoll.engine.program import Program, ProgramRoutes
-from simcoll.engine.tasks import Tasks, grouped
+from simcoll.engine.program import Program, ProgramRoutes, Tasks, grouped
 from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
 from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.schedule import Schedule

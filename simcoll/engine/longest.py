@@ -75,6 +75,7 @@ def longest_of(
     gap = by_way("g")[program.way]
     if (float(takes.max()) + float(held.max()) + float(lead.max() + gap.max())) * rows * loops >= NEVER:
         return None
+    held, takes = np.maximum(lead + held, gap), lead + takes
     last = np.zeros(int(program.channel.max()) + 1, np.int32)
     last[program.channel] = np.arange(rows)
     before = np.where(program.channel_before == NONE, last[program.channel], program.channel_before)
@@ -89,10 +90,7 @@ def longest_of(
         credit_loops=give(-later),
         held=give(held),
         takes=give(takes),
-        lead=give(lead if lead.any() else NO_TIMES),
-        gap=give(gap if gap.any() else NO_TIMES),
         unsent=give(NO_TIMES),
-        start=kernel.fill(rows, 0, np.int64),
         sent=kernel.fill(rows, 0, np.int64),
         complete=kernel.fill(rows, 0, np.int64),
         ends=kernel.fill(deep * rows, 0, np.int64),

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-import numpy as np
-
 from simcoll.config.arrays import Array
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
@@ -166,7 +164,6 @@ def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> T
     few = fast.totals(bind(folded.schedule, folded, folded.devices, params, whole.nbytes, itemsize=whole.itemsize))
     if few is None:
         return None
-    carried = np.zeros(len(whole.network.bandwidths), np.int64)
-    carried[folded.stands_for] = few.carried[:, None]
     messages, wire_bytes = few.messages * folded.times, few.wire_bytes * folded.times
+    carried = folded.spread(few.carried)
     return dataclasses.replace(few, carried=carried, messages=messages, wire_bytes=wire_bytes, shortcut="fold")

@@ -17,8 +17,7 @@ import numpy as np
 
 from simcoll.config.arrays import Array, distinct
 from simcoll.engine.link_changes import BandwidthSpan
-from simcoll.engine.program import Program, blocking_predecessors
-from simcoll.engine.tasks import grouped
+from simcoll.engine.program import Program, blocking_predecessors, grouped
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE, service_ps
 from simcoll.errors import SimcollError

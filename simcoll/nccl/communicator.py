@@ -11,7 +11,7 @@ from simcoll import units
 from simcoll.errors import InputError
 from simcoll.nccl import graph_search
 from simcoll.nccl.algorithm_names import TunedCollective
-from simcoll.nccl.graph_search import DEFAULTS, SearchSettings
+from simcoll.nccl.environment import DEFAULTS, SearchSettings
 from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs

@@ -16,12 +16,11 @@ from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective
 from simcoll.nccl.between_nodes import Transport
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.nccl_graphs import Level
+from simcoll.topology.nccl_graphs import Level, Path
 from simcoll.units import MOST_DIGITS
 
 if TYPE_CHECKING:
     from simcoll.nccl.communicator import Communicator
-    from simcoll.nccl.graph_search import SearchSettings
 
 _NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last level
 _SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"))  # select or configure sockets
@@ -89,6 +88,24 @@ def _known(variable: str, word: str, kind: str, names: Sequence[Name]) -> Name:
     if spelling not in by_spelling:
         raise InputError(f"{variable}: {word.strip()!r} is no {kind}", did_you_mean(spelling, by_spelling))
     return by_spelling[spelling]
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchSettings:
+    """The NCCL_* variables that change the search; None: NCCL's default.
+
+    `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1): the longest path over which GPUs talk directly. `pxn`:
+    whether GPUs may use NICs of other GPUs (NCCL_PXN_DISABLE=0). `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the
+    NICs that NCCL may use (NCCL_IB_HCA).
+    """
+
+    p2p_level: Path | None = None
+    pxn: bool = True
+    cross_nic: Literal[0, 1, 2] = 2
+    nics: tuple[int, ...] | None = None
+
+
+DEFAULTS: Final = SearchSettings()
 
 
 # --- the variables ---
@@ -228,10 +245,8 @@ class NcclEnv(Model):
         """Return a copy with NCCL_P2P_DISABLE=1."""
         return self.model_copy(update={"NCCL_P2P_DISABLE": 1})
 
-    def search(self, system: SystemFile) -> "SearchSettings":
+    def search(self, system: SystemFile) -> SearchSettings:
         """Return the settings of NCCL's graph search on a system. Raises RefusedError like `unused_nics`."""
-        from simcoll.nccl.graph_search import SearchSettings
-
         cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
         count, unused = system.counts.get("nic", 0), self.unused_nics(system)
         used = tuple(number for number in range(count) if number not in unused)

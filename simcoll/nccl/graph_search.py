@@ -19,14 +19,15 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from simcoll import units
 from simcoll.config import cache_folder, yaml_tree
 from simcoll.errors import InputError
 from simcoll.nccl.channel_search import Draft, Round
+from simcoll.nccl.environment import DEFAULTS, SearchSettings
 from simcoll.nccl.node_paths import C2C, LOC, LOCAL_GBPS, NVL, PIX, PXN, SYS, NodePaths, PathRules
 from simcoll.nccl.tuner_constants import Library
 from simcoll.schedule.algorithms.nvls import MOST_HEADS
@@ -65,24 +66,6 @@ _BETWEEN: Final[tuple[tuple[int, tuple[float, ...]], ...]] = (
 # LEAST_SHARE of such a rate counts as that rate, as root ports of processors may carry only so much between peers.
 _PCIE: Final = (12.0, 24.0, 48.0)
 LEAST_SHARE: Final = 0.75
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """The NCCL_* variables that change the search; None: NCCL's default.
-
-    `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1): the longest path over which GPUs talk directly. `pxn`:
-    whether GPUs may use NICs of other GPUs (NCCL_PXN_DISABLE=0). `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the
-    NICs that NCCL may use (NCCL_IB_HCA).
-    """
-
-    p2p_level: PathType | None = None
-    pxn: bool = True
-    cross_nic: Literal[0, 1, 2] = 2
-    nics: tuple[int, ...] | None = None
-
-
-DEFAULTS: Final = SearchSettings()
 
 
 def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> PathType:

@@ -42,20 +42,23 @@ def run_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()
     name = rows[0].scenario if rows else scenarios[0].name if scenarios else ""  # a share of a sweep may be empty
     head = [_title(name, rows), f"# {'   '.join(facts)}", f"# {SIZE_CONVENTION}"]
     shown = [{**row, "bound_us": row["lower_bound_us"]} for row in _with_asked(good)]
-    body, shared = text_table.fitted(columns, shown, _SPARE) if good else ("", "")
-    lines = [
-        *head,
-        *([f"# {shared}"] if shared else []),
-        body,
-        *(f"# {reason}" for reason in unanswered(rows)),
-        *(f"# {note}" for note in caveats.notes(points)),
-        *_busiest_lines(good),
-    ]
-    return "\n".join([text_table.wrapped(of_rows(rows), "  "), *(_line(line) for line in lines if line)])
+    table = text_table.fitted(columns, shown, _SPARE) if good else ("", "")
+    return _text(rows, points, head, table, _busiest_lines(good))
 
 
-def _line(line: str) -> str:
-    return text_table.wrapped(line) if line.startswith("#") else line
+def _text(
+    rows: Sequence[ResultRow],
+    points: Sequence[Scenario | Point],
+    head: Sequence[str],
+    table: tuple[str, str],
+    more: Sequence[str] = (),
+) -> str:
+    """Return the answer, the head, a table with the columns that all its rows share, and what is to be said of it."""
+    body, shared = table
+    said_of = [f"# {text}" for text in (*unanswered(rows), *caveats.notes(points))]
+    lines = [line for line in (*head, shared and f"# {shared}", body, *said_of, *more) if line]
+    wrapped = (text_table.wrapped(line) if line.startswith("#") else line for line in lines)
+    return "\n".join([text_table.wrapped(of_rows(rows), "  "), *wrapped])
 
 
 def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
@@ -65,15 +68,10 @@ def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = (
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
     columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
-    lines = [_title(rows[0].scenario, rows), f"# {shared}"]
-    lines.append("# step = compute (of the rank that computes most) + exposed (what communication adds)")
-    body, shared = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, columns[-3:]) if good else ("", "")
-    lines += [*([f"# {shared}"] if shared else []), *([body] if body else [])]
-    lines += [
-        *(f"# {reason}" for reason in unanswered(rows)),
-        *(f"# {note}" for note in caveats.notes(points)),
-    ]
-    return "\n".join([text_table.wrapped(of_rows(rows), "  "), *map(_line, lines)])
+    meaning = "# step = compute (of the rank that computes most) + exposed (what communication adds)"
+    head = [_title(rows[0].scenario, rows), f"# {shared}", meaning]
+    table = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, columns[-3:]) if good else ("", "")
+    return _text(rows, points, head, table)
 
 
 def varied_table(rows: Sequence[ResultRow]) -> str:

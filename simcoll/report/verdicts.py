@@ -234,11 +234,6 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def of_dry_run(lines: Sequence[str]) -> str:
-    """Return the number of lines of a dry run."""
-    return f"Nothing was run: {len(lines)} lines of what every rank would do."
-
-
 def of_measured(rows: Sequence[JsonAnswer]) -> str:
     """Return the number of measured points, the range of their times, and how far repeated runs differ."""
     short, long = (pick(rows, key=lambda row: float(row["time_us"])) for pick in (min, max))

@@ -431,7 +431,7 @@ class Scenario(Model):
 
     @property
     def executed_by(self) -> str | None:
-        """The executor of the call: the given one, `nccl` for what NCCL has, or else `msccl`; None without kernels."""
+        """The executor of the call: `nccl`, `msccl` or `p2p`. None with a profile without `kernels`."""
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
         names = algorithm_names.names(self.collective)
@@ -448,12 +448,12 @@ class Scenario(Model):
 
     @property
     def itemsize(self) -> int:
-        """The bytes of an element."""
+        """The number of bytes of an element."""
         return ITEMSIZE[self.dtype]
 
     @property
     def striking(self) -> tuple[Fault, ...]:
-        """The faults of a plain run; none with replications, each of which draws its own."""
+        """The faults of the undisturbed run. Empty with replications, because each replication draws its own faults."""
         return () if self.replications else self.faults
 
     @property
@@ -462,7 +462,8 @@ class Scenario(Model):
         return not self.workload and self.measure.harness == "library" and self.measure.buckets > 1
 
     def files(self) -> list[Path]:
-        """The files beside the scenario that decide its result: topology, profiles and schedule."""
+        """Return the paths of the files that the result depends on, apart from the scenario: topology, profiles and
+        schedule."""
         topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
         system = system_of(self.topology)
@@ -471,11 +472,12 @@ class Scenario(Model):
         return [*([topology] if topology else []), *dict.fromkeys(profiles), *schedule]
 
     def contents(self) -> str:
-        """The contents of these files, end to end: when they change, results change."""
+        """Return the contents of these files, joined. If they change, results may change."""
         return "\0".join(input_files.text_of(path) for path in self.files() if input_files.is_file(path))
 
     def params(self) -> Params:
-        """The parameters of the timing model: the profile's, overridden by the scenario's."""
+        """The parameters of the timing model, from the profile and from the scenario. The scenario counts if both have
+        a parameter."""
         specs = load_profile(self.profile).model, self.model
         given = {name: value for spec in specs for name, value in spec if value is not None and name != "copies"}
         return Params(**given)

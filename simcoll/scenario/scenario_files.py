@@ -48,7 +48,8 @@ class Point:
     replicas: tuple[int, int] | None = None
 
     def placed(self, diagnostic: Diagnostic) -> Diagnostic:
-        """The diagnostic with the place of the key that it names; one without a key is about the topology."""
+        """Return the diagnostic with the place in the file of the key that it names. A diagnostic without a key gets
+        the place of the topology."""
         if diagnostic.place:
             return diagnostic
         path = diagnostic.path or "topology"
@@ -58,7 +59,7 @@ class Point:
 
     @contextmanager
     def placing(self) -> Iterator[None]:
-        """Add places in the scenario to InputErrors that are raised within."""
+        """A context in which InputErrors get the places of their keys in the file."""
         try:
             yield
         except InputError as error:

@@ -10,10 +10,11 @@ from typing import Final
 
 from simcoll import units
 from simcoll.config.yaml_tree import Node
-from simcoll.errors import Diagnostic, did_you_mean
+from simcoll.errors import Diagnostic, Place, did_you_mean
 
 MAX_VARIANTS: Final = 100_000  # combinations of one file: a point takes 6 kB, so that more would fill a gigabyte
 MAX_RANGE: Final = 10_000  # values of one range: ten for each pixel of a picture
+_KEYS: Final = ("from", "to", "factor", "step")  # of a range
 EXACT_TO: Final = 2**128  # larger denominators are rounded to it, as the digits of exact powers fill memory
 
 
@@ -77,18 +78,17 @@ def _broken(tree: Node) -> Node:
 def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
     """Return the values of `{from: 1 KiB, to: 1 GiB, factor: 4}` or `{from: 1, to: 9, step: 2}`, both ends included."""
     before = len(errors)
+
+    def wrong(problem: str, cure: str, key: str = "", place: Place = tree.place) -> None:
+        errors.append(Diagnostic(problem, cure, f"{path}.{key}" if key else path, place))
+
     for key, place in tree.keys.items():
-        if key not in ("from", "to", "factor", "step"):
-            problem = f"unknown key {key!r} in a range"
-            errors.append(
-                Diagnostic(problem, did_you_mean(key, ("from", "to", "factor", "step")), f"{path}.{key}", place)
-            )
-    missing = [key for key in ("from", "to") if key not in tree.value]
-    if missing:
-        errors.append(Diagnostic(f"a range needs {missing[0]!r}", "write `from` and `to`", path, tree.place))
+        if key not in _KEYS:
+            wrong(f"unknown key {key!r} in a range", did_you_mean(key, _KEYS), key, place)
+    if missing := [key for key in ("from", "to") if key not in tree.value]:
+        wrong(f"a range needs {missing[0]!r}", "write `from` and `to`")
     if ("factor" in tree.value) == ("step" in tree.value):
-        problem = "a range has either 'factor' or 'step'"
-        errors.append(Diagnostic(problem, "write e.g. {from: 1 KiB, to: 1 GiB, factor: 4}", path, tree.place))
+        wrong("a range has either 'factor' or 'step'", "write e.g. {from: 1 KiB, to: 1 GiB, factor: 4}")
     if len(errors) > before:
         return [_broken(tree)]
     numbers: dict[str, tuple[Fraction, units.Unit | None]] = {}
@@ -105,23 +105,20 @@ def _range(tree: Node, path: str, errors: list[Diagnostic]) -> list[Node]:
     pace, pace_kind = numbers[growth]
     where = tree.value[growth].place
     if kind != stop_kind:
-        errors.append(
-            Diagnostic("`from` and `to` have different kinds of units", "give both the same unit", path, tree.place)
-        )
+        wrong("`from` and `to` have different kinds of units", "give both the same unit")
     elif growth == "factor" and (pace_kind is not None or pace <= 1):
-        errors.append(Diagnostic(f"factor {pace} does not grow", "write a factor above 1", f"{path}.factor", where))
+        wrong(f"factor {pace} does not grow", "write a factor above 1", growth, where)
     elif growth == "step" and (pace_kind != kind or pace <= 0):
-        errors.append(Diagnostic("the range does not grow", "write a step above 0", f"{path}.step", where))
+        wrong("the range does not grow", "write a step above 0", growth, where)
     elif stop < start or (growth == "factor" and start <= 0):
         problem = "the range is empty" if stop < start else "a range by factor cannot start at 0"
-        errors.append(Diagnostic(problem, "write a `from` above 0 and at most `to`", path, tree.place))
+        wrong(problem, "write a `from` above 0 and at most `to`")
     if len(errors) > before:
         return [_broken(tree)]
     values, value = list[Fraction](), start
     while value <= stop:
         if len(values) == MAX_RANGE:
-            problem = f"a range of more than {MAX_RANGE} values"
-            errors.append(Diagnostic(problem, f"write a larger {growth}", f"{path}.{growth}", where))
+            wrong(f"a range of more than {MAX_RANGE} values", f"write a larger {growth}", growth, where)
             return [_broken(tree)]
         values.append(value)
         value = value * pace if growth == "factor" else value + pace

@@ -27,7 +27,8 @@ Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2,
 
 @dataclass(frozen=True)
 class Request:
-    """A request to an algorithm: `n` ranks, the root, the groups, the in-network agents at hand, and its options.
+    """What an algorithm is asked for: the number of ranks `n`, the `root`, the `groups` of ranks, the number of
+    switches that can reduce (`agents`), and the values of its `options`.
 
     >>> request = Request(n=4, root=1)
     >>> [rank for rank in range(request.n) if rank != request.root]
@@ -41,12 +42,13 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def two_levels(self) -> list[list[int]]:
-        """The outermost groups, each as a flat list of ranks."""
+        """Return the outermost groups, each as a list of ranks."""
         groups = self.groups or default_groups(self.n)
         return [flat(group) for group in groups]
 
     def equal_groups(self) -> NDArray[np.int64]:
-        """Ranks as an array with one axis a level, outermost first; raises RefusedError for unequal groups."""
+        """Return the groups as an array of ranks with one axis for each level, outermost first. Raises RefusedError if
+        groups are of unequal size."""
         try:
             table = np.asarray(self.groups or default_groups(self.n), dtype=np.int64)
         except ValueError:

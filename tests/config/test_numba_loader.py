@@ -82,17 +82,16 @@ def test_a_change_of_another_kernel_is_noticed(kernel: Path, tmp_path: Path):
 
 
 def test_machine_code_is_the_users_alone(kernel: Path, tmp_path: Path):
-    """Nobody else can enter its folder. If somebody else can, no file of the folder is loaded."""
+    """Nobody else can read it. Where somebody else could have written a file, none of them is loaded."""
     folder = tmp_path / "own"
     _use(kernel, folder)
     (code,) = folder.rglob("*.nbc")
-    (own,) = folder.iterdir()
-    assert not own.stat().st_mode & 0o077
-    own.chmod(0o755)
+    assert not any(file.stat().st_mode & 0o077 for file in folder.rglob("*") if file.is_file())
+    code.chmod(0o666)
     before = code.read_bytes()
     assert _use(kernel, folder) == ("False,True,5,True\n", SAID)
     assert code.read_bytes() == before
-    own.chmod(0o700)
+    code.chmod(0o600)
     assert _use(kernel, folder) == ("False,True,5,True\n", "")
 
 

@@ -11,8 +11,7 @@ from oracle import Change, Fault, Link, Message, Rules, Task
 
 from simcoll.engine.binding import Columns, assemble
 from simcoll.engine.link_changes import LinkChanges
-from simcoll.engine.program import Program, ProgramRoutes
-from simcoll.engine.tasks import Tasks
+from simcoll.engine.program import Program, ProgramRoutes, Tasks
 from simcoll.engine.timing_model import Dependencies, Params, dependencies
 from simcoll.schedule.schedule import Schedule
 

@@ -18,7 +18,7 @@ from simcoll import api
 PACKAGE = ROOT / "simcoll"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "shipped" not in path.relative_to(PACKAGE).parts)
 HOMES = {  # library: where it may be imported
-    "simpy": ["engine/event.py", "engine/_event_servers.py"],
+    "simpy": ["engine/event.py"],
     "matplotlib": ["report/plot/", "api/results.py"],
     "yaml": ["config/yaml_tree.py"],
     "torch": ["measurement/torch_backend/"],
@@ -36,7 +36,7 @@ HOMES = {  # library: where it may be imported
     "distributed": ["prediction/workers.py"],
     "cloudpickle": ["prediction/workers.py"],
     "pandas": ["api/results.py"],
-    "scipy": ["accuracy/fit/", "engine/link_usage.py", "prediction/replications.py", "topology/cuts_and_distances.py"],
+    "scipy": ["accuracy/fit/", "engine/link_usage.py", "prediction/replications.py", "topology/graph.py"],
 }
 
 

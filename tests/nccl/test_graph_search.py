@@ -16,7 +16,8 @@ import pytest
 import simcoll
 from simcoll import units
 from simcoll.errors import InputError
-from simcoll.nccl.graph_search import SearchSettings, search
+from simcoll.nccl.environment import SearchSettings
+from simcoll.nccl.graph_search import search
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import ChannelGraph

@@ -19,8 +19,7 @@ from simcoll.config import yaml_tree
 from simcoll.config.arrays import Sets
 from simcoll.errors import TopologyError
 from simcoll.topology import fabrics
-from simcoll.topology.cuts_and_distances import UNREACHED
-from simcoll.topology.graph import Link, Topology
+from simcoll.topology.graph import UNREACHED, Link, Topology
 from simcoll.topology.topology_builder import bisection_bandwidth, build, dump
 from simcoll.topology.topology_keys import TopologySpec
 

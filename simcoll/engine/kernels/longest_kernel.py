@@ -15,9 +15,9 @@ value = load_like(__name__, plain_waits).value
 class LongestRun(NamedTuple):
     """The columns of one loop by row; a run has `loops` loops. Each row waits for the rows `reads`, `chain` and
     `before` (for the first row of a channel, its last row in the previous loop), and for the end of `credit_row`,
-    `credit_loops` loops earlier. `held` is the most time in ps that it occupies its channel, `takes` the most until its
-    end. `unsent` is 1 if the row's sender never comes. `lead`, `gap` and `unsent` are empty if all are 0. The other
-    columns are results: NEVER if a row waits for such a sender. `ends` holds the last `deep` loops."""
+    `credit_loops` loops earlier. `held` is the most time in ps until its channel may start the next row, `takes` the
+    most until its end. `unsent` is 1 if the row's sender never comes; empty if all are 0. The other columns are
+    results: NEVER if a row waits for such a sender. `ends` holds the last `deep` loops."""
 
     loops: int
     reads: Any
@@ -27,10 +27,7 @@ class LongestRun(NamedTuple):
     credit_loops: Any
     held: Any
     takes: Any
-    lead: Any
-    gap: Any
     unsent: Any
-    start: Any
     sent: Any
     complete: Any
     ends: Any
@@ -39,12 +36,11 @@ class LongestRun(NamedTuple):
 
 @jit
 def longest(run: LongestRun) -> Any:
-    """Return an upper bound in ps of the end of all rows that do not wait for ranks that never come. It counts from the
-    arrival of all other ranks, and includes the `gap` of each channel after its last row."""
+    """Return an upper bound in ps of the time at which all rows that do not wait for ranks that never come have ended,
+    and channels may start again. It counts from the arrival of all other ranks."""
     rows, latest = len(run.reads), 0
     reads, chain, before, held, takes, deep = run.reads, run.chain, run.before, run.held, run.takes, run.deep
-    credit_row, credit_loops, lead, gap = run.credit_row, run.credit_loops, run.lead, run.gap
-    start, sent, complete, ends = run.start, run.sent, run.complete, run.ends
+    credit_row, credit_loops, sent, complete, ends = run.credit_row, run.credit_loops, run.sent, run.complete, run.ends
     for loop in range(run.loops):
         now = loop % deep * rows
         for row in range(rows):
@@ -52,19 +48,15 @@ def longest(run: LongestRun) -> Any:
             if reads[row] >= 0:
                 t = max(t, complete[reads[row]])
             if before[row] < row or loop > 0:
-                t = max(t, max(sent[before[row]], start[before[row]] + value(gap, row)))
+                t = max(t, sent[before[row]])
             if len(credit_row) and loop >= credit_loops[row]:
                 t = max(t, ends[(loop - credit_loops[row]) % deep * rows + credit_row[row]])
             t = min(t, NEVER)
-            start[row] = t
+            sent[row] = t
             if t < NEVER:
-                t += value(lead, row)
                 sent[row] = t + held[row]
-                latest = max(latest, max(sent[row], start[row] + value(gap, row)))
                 t += takes[row]
-                latest = max(latest, t)
-            else:
-                sent[row] = t
+                latest = max(latest, max(sent[row], t))
             ends[now + row] = t
             if chain[row] >= 0:
                 t = max(t, complete[chain[row]])

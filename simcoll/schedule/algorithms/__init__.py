@@ -16,11 +16,10 @@ __all__ = ["build", "direct", "doubling", "hierarchical", "naive", "nvls", "pat"
 
 
 def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0) -> Schedule:
-    """The schedule of `collective/algorithm` for `n` ranks.
+    """Return the schedule of the algorithm for `n` ranks.
 
-    `algorithm` may carry options, e.g. `hierarchical(across=recursive_doubling)`.
-    Raises InputError for unknown names, RefusedError when the algorithm cannot serve, ScheduleError where one of your
-    own fails.
+    `algorithm` may have options, e.g. `hierarchical(across=recursive_doubling)`. Raises InputError for unknown names,
+    RefusedError if the algorithm does not support the request, ScheduleError if an algorithm of your own fails.
 
     >>> print(build("all_reduce", "naive", 2))
     all_reduce/naive: 2 ranks, 1 chunks, 2 steps, 2 transfers
