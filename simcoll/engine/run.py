@@ -32,7 +32,7 @@ Keep = Literal["auto", "totals", "times", "hops"]
 
 @dataclass(frozen=True)
 class Policy:
-    """How a program is run and what is kept; no choice changes a number.
+    """How to run a program, and what to keep of the run. No choice changes a number in the result.
 
     `engine`: `event` forces the engine that defines the timing. `shortcuts` allows streaming, folding and loops.
     `keep`: only `totals`, also the `times` of each transfer, or also its `hops`; `auto` keeps everything for up to
@@ -46,9 +46,9 @@ class Policy:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The result of a run: its sums, and its timeline if the policy `kept` one (`event` always does).
+    """The result of a run: its totals, and its timeline if the policy asked for one (`event` always keeps one).
 
-    `program` is the program that ran, with the routes that transfers took in the end; None with totals only.
+    `program` is the program that ran, with the routes that transfers took in the end; None if only totals are kept.
     """
 
     engine: Literal["fast", "event"]
