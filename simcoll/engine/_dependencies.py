@@ -75,9 +75,8 @@ def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Arr
 
 
 def _keys(a: Ints, b: Ints, width: int) -> tuple[Array, int]:
-    """Return an equal number for equal pairs (a[i], b[i]), with 0 ≤ b < `width`, and a bound that exceeds all numbers.
-    If few of the possible pairs occur, the numbers are dense, so that a table by number is no larger than the
-    columns."""
+    """Return an equal number for equal pairs (a[i], b[i]), with 0 ≤ b < `width`, and a bound above all numbers. If few
+    of the possible pairs occur, the numbers are dense, so that a table by number is no larger than the columns."""
     span = (int(a.max(initial=-1)) + 1) * width
     keys: Array = np.multiply(a, width, dtype=np.int32 if span < 2**31 else np.int64)
     keys += b

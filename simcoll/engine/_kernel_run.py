@@ -130,7 +130,7 @@ class KernelRun:
         return self.fill(length, 0, np.int64)
 
     def layout(self, hop: Array, links: Array) -> waits.Layout:
-        """Return the `Layout` that a kernel reads: sizes and parameters, and routes over `links` that begin at
+        """Return the `Layout` that a kernel reads: sizes and parameters, and routes over `links`, beginning at
         `hop`."""
         program, sized, ways, whole, piece = self.program, self.sized, self.ways, NO_TIMES, 0
         if self.repeated:
@@ -177,20 +177,17 @@ class KernelRun:
         return self.give(np.tile(arrivals[routes.src][self.program.way], loops) if arrivals.any() else NO_TIMES)
 
     def lead(self) -> Any:
-        """Return for each route the ps from a transfer's start until its head reaches the first link; empty if all are
-        0."""
+        """Return for each route the ps from a transfer's start to its head at the first link; empty if all are 0."""
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
     def times(self) -> waits.KernelTimes:
-        """Return new columns for the times of transfers, to be filled by the kernel; empty if nobody needs the
-        times."""
+        """Return new columns for the times of transfers, for the kernel to fill; empty if not needed."""
         room = self.count if self.keep in ("hops", "times") else 0
         return waits.KernelTimes(*(self.loops.room(room, np.int64) for _ in waits.KernelTimes._fields))
 
     def hops(self) -> tuple[Any, Any, Any]:
-        """Return new columns `hop_begin`, `hop_end` and `first_hop` of a `FifoRun`; empty if nobody needs times of
-        links."""
+        """Return new columns `hop_begin`, `hop_end` and `first_hop` of a `FifoRun`; empty if not needed."""
         if self.keep != "hops":
             return self.give(NO_TIMES), self.give(NO_TIMES), self.give(NO_TIMES)
         first = self.program.hops.first
@@ -199,8 +196,7 @@ class KernelRun:
         return self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first)
 
     def went(self, begin: Any, end: Any, first: Any) -> tuple[Any, Any]:
-        """Return the times in ps at which each link of each transfer's final route began and ended to serve the
-        transfer."""
+        """Return the times in ps at which each link of each transfer's final route began and ended to serve it."""
         if self.keep != "hops" or not self.program.changes:
             return begin, end
         way = np.asarray(self.taken, np.int64)
@@ -252,8 +248,7 @@ class KernelRun:
         )
 
     def successors(self) -> tuple[waits.Successors, Any]:
-        """Return for each row the rows that wait for it (`Successors`), and for each row the number of conditions that
-        it waits for."""
+        """Return for each row the rows that wait for it, and the number of conditions that it waits for."""
         program, count, slots = self.program, self.count, self.params.slots
         credit = program.credit if slots and not self.repeated else NO_INDICES
         columns = tuple(self.gives(program.reads, program.chain, credit, program.channel_before))
@@ -279,8 +274,7 @@ class KernelRun:
 
     def repeated_waits(self, pending: Array) -> tuple[Array, Array, Array]:
         """Return three columns for a program in loops: the number of conditions that each transfer of each loop waits
-        for; for each row the row that may start once it has ended (its credit); and how many loops later that row
-        runs."""
+        for; for each row the row that may start after its end (its credit); and how many loops later that row runs."""
         repeated, program = self.repeated, self.program
         assert repeated
         every = np.empty((repeated.loops, len(pending)), np.int8)
@@ -295,7 +289,7 @@ class KernelRun:
         return every.ravel(), row, later
 
     def tasks(self, pending: Any) -> waits.TaskColumns:
-        """Return the columns of tasks. Add 1 to `pending` for each channel's first transfer, as it waits for its
+        """Return the columns of tasks. Add 1 to `pending` for each channel's first transfer, which waits for its
         task."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
         columns = program.schedule, program.channel, program.side, program.channel_before, program.chain
@@ -320,8 +314,7 @@ class KernelRun:
         return waits.Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
     def fabric(self, caps: Array, width: int) -> fair_kernel.FairFabric:
-        """Return a fabric without flows. Bandwidth `caps` of channels are extra links; a flow uses up to `width`
-        links."""
+        """Return a fabric without flows. `caps` of channels are extra links; a flow uses up to `width` links."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
         flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links

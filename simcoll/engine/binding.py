@@ -109,10 +109,9 @@ def bind(
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """The columns shared by all programs with one schedule, one set of routes and one number of channels. `program` is
-    one of these programs. `reads` holds for each row of the schedule the row that wrote the value it sends. `kinds`
-    caches sizes of transfers by the slot sizes they follow from, `credits` caches the results of `credit` by
-    `slots`."""
+    """Columns shared by all programs with one schedule, one set of routes and one number of channels. `program` is one
+    of these programs. `reads` holds for each row of the schedule the row that wrote the value it sends. `kinds` caches
+    sizes of transfers by the slot sizes they follow from, `credits` caches the results of `credit` by `slots`."""
 
     program: Program
     reads: Index
@@ -134,8 +133,8 @@ class _Frame:
         return self.credits[slots] if slots else program.credit
 
     def sized(self, held: NDArray[np.int64], piece: int) -> tuple[Index, Index, Memo]:
-        """Return the distinct sizes of a program in bytes, the index of each transfer's size, and the cache of results
-        that depend only on these indices. `held`: bytes of each slot of each rank. `piece`: the most bytes of a slot
+        """Return the distinct sizes of a program in bytes, each transfer's index into them, and a cache for results
+        that depend on these indices only. `held`: bytes of each slot of each rank. `piece`: the most bytes of a slot
         that one loop moves."""
         loops = self.program.loops
         if held.size and held.min() == held.max():
@@ -256,8 +255,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
 
 
 def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
-    """Return the program with only the transfers numbered `left`. All other transfers have no bytes left in their
-    loop."""
+    """Return the program with only the transfers numbered `left`. All others have no bytes left in their loop."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     loop, origin = program.loop[left], program.origin[left]
     first_slot = loop * np.int32(schedule.n_slots)

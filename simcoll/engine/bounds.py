@@ -107,8 +107,7 @@ def beaten(
     weights: object = None,
 ) -> int | None:
     """Return the lower bound in ps if `time_ps` is below it, else None. The exact latency bound is costly. It is
-    computed only if the time is below an easy upper limit of it: the hops of a shortest route times the largest
-    latency."""
+    computed only if the time is below an easy upper limit: the hops of a shortest route times the largest latency."""
     most = int(topology.latencies.max(initial=0))
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):

@@ -106,8 +106,7 @@ class CallProgram:
     @cached_property
     def longest_ps(self) -> int | None:
         """An upper bound in ps of the time from the arrival of the last rank to the end of the call. It holds whenever
-        the other ranks arrived, also if calls with equal `turns` run just before or after. None if no bound is
-        known."""
+        the other ranks arrived, also if calls with equal `turns` run just before or after. None if unknown."""
         if self._few is not None:
             return None
         return longest_ps(*self._in_loops, among=self.turns is not None)
@@ -129,8 +128,7 @@ class CallProgram:
 
     @property
     def _in_loops(self) -> tuple[Program, int, int, int]:
-        """The program of one loop, the number of loops, the bytes of a piece, and the limit of pieces in flight per
-        connection."""
+        """The program of one loop, the number of loops, the bytes of a piece, and the most pieces in flight."""
         if one := self._looped:
             return one.one, one.loops, one.piece, one.slots
         program = self.program
@@ -161,7 +159,7 @@ class CallProgram:
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """Simulate the call without other calls and return its ends; None if it cannot finish. Ranks arrive at the
-        times `came`, (ranks,). Links are occupied until `busy`, (links,). Both are in ps after the first rank's
+        times `came`, (ranks,). Links are occupied until `busy`, (links,). Both count in ps from the first rank's
         arrival."""
         if self._few is None:
             return self._whole(came, busy)
@@ -189,6 +187,5 @@ def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | No
 
 
 def _of_all(came: Numbers, program: Program) -> Numbers:
-    """Return the arrivals in ps of all participants: `came` for the ranks, and 0 for the in-network agents after
-    them."""
+    """Return the arrivals in ps of all participants: `came` for the ranks, then 0 for the in-network agents."""
     return np.append(came, np.zeros(program.schedule.agents, np.int64))

@@ -48,10 +48,9 @@ class Hidden(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The times in ps at which ranks may begin an operation (`when`), and the `first` of them. If the operation
-    continues a `chain` of hidden operations, the times are lower bounds: a time up to `ahead` may become as late as
-    `ahead`. Else `ahead` is 0. `known`: the state from which the times were computed, i.e. `_Composition.shown` and the
-    chain's last operation."""
+    """The times in ps at which ranks may begin an operation (`when`), and the `first` of them. After a `chain` of
+    hidden operations they are lower bounds: a time up to `ahead` may become as late as `ahead`. Else `ahead` is 0.
+    `known`: the state from which the times were computed, i.e. `_Composition.shown` and the chain's last operation."""
 
     when: Numbers
     first: int
@@ -138,8 +137,7 @@ def composed_ps(
 
 
 def _behind(after: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]], Sequence[int]]:
-    """Return for each operation the operations that wait for it, in order; and for each the number of operations it
-    waits for."""
+    """Return for each operation the operations that wait for it, and the number of operations it waits for."""
     behind = [list[int]() for _ in after]
     for number, all_before in enumerate(after):
         for before in dict.fromkeys(all_before):
@@ -201,7 +199,7 @@ class _Composition:
 
     def _opened(self, number: int) -> Opened | None:
         """Return when ranks may begin operation `number`; None if a call that has to run cannot finish. If a hidden
-        operation may end later than all other predecessors, it runs first, unless operation `number` continues its
+        operation may end later than other predecessors, it runs first, unless operation `number` continues its
         chain."""
         while True:
             when = self._since(number)
@@ -217,8 +215,7 @@ class _Composition:
                 return None
 
     def _since(self, number: int) -> Numbers:
-        """Return for each rank of operation `number` when its predecessors end there, in ps; a lower bound if one is
-        hidden."""
+        """Return for each rank of operation `number` when its predecessors end there, in ps; lower bounds if hidden."""
         op = self.operations[number]
         ends = list[Numbers]()
         for before in op.after:
@@ -229,8 +226,7 @@ class _Composition:
         return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
-        """Return the earliest time in ps among the ranks shared by operations `number` and `before`; `when`: by rank of
-        `number`."""
+        """Return the earliest time in ps in `when`, by rank of `number`, for ranks that are also in `before`."""
         shared = self._shared(before, self.operations[number])
         return int(least(when if shared is None else when[shared >= 0], initial=NEVER))
 
@@ -258,8 +254,8 @@ class _Composition:
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
     def _enter(self, number: int, opened: Opened) -> bool:
-        """Record when operation `number` begins. Return False if a call that has to run cannot finish or delays other
-        calls."""
+        """Record when operation `number` begins. Return False if a call that has to run cannot finish or delays
+        others."""
         call = self.calls[number]
         if opened.chain != number and not self._stands(opened):  # hidden operations or the chain changed meanwhile
             if (now := self._opened(number)) is None:
@@ -276,8 +272,7 @@ class _Composition:
         return True
 
     def _stands(self, opened: Opened) -> bool:
-        """Return whether `opened` is still valid: no hidden operation ran since, and its chain has the same last
-        operation."""
+        """Return whether `opened` is still valid: no hidden operation ran since, and its chain did not grow."""
         assert opened.known
         shown, last = opened.known
         return shown == self.shown and self.chains[opened.chain][-1] is last
@@ -370,8 +365,7 @@ class _Composition:
         return shown
 
     def _begin(self, each: Hidden, first: bool) -> Numbers:
-        """Record when an operation of a chain begins; return the start of each rank in ps. No predecessor may be
-        hidden."""
+        """Record when an operation of a chain begins; return the start of each rank in ps. No predecessor is hidden."""
         when = each.opened if first else self._since(each.number)
         self.done[each.number] = when + self.durations[each.number]
         self.last = max(self.last, int(most(self.done[each.number], initial=0)))

@@ -82,8 +82,7 @@ class Recurring(Event):  # type: ignore[misc]  # SimPy has no types here
 
 
 class Milestone:
-    """An event that happens once for each transfer, such as `sent`: its time by transfer, and the processes that wait
-    for it."""
+    """An event that happens once for each transfer, such as `sent`: its times, and the processes that wait for it."""
 
     def __init__(self, env: simpy.Environment, count: int):
         self.env = env
@@ -101,8 +100,7 @@ class Milestone:
                 call(event)
 
     def wait(self, i: int) -> tuple[Event, ...]:
-        """Return an event that happens when transfer `i` reaches the milestone; () if `i` has reached it, or is
-        NONE."""
+        """Return an event that happens when transfer `i` reaches the milestone; () if `i` reached it or is NONE."""
         if i == NONE or self.at[i] != NONE:
             return ()
         if i not in self._waiting:
@@ -287,8 +285,7 @@ class _EventRun:
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
     def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Yield each milestone that transfers wait for, apart from their channel, with the awaited transfer of each
-        transfer."""
+        """Yield each milestone that transfers wait for, apart from their channel, with the transfer awaited by each."""
         columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:
@@ -345,8 +342,7 @@ class _EventRun:
                 how(None)
 
     def change(self, link: int, bandwidth: int, turn: int, _: Event | None) -> None:
-        """Change the bandwidth of a link. With a `turn`, the link is instead found dead: send its flows again on their
-        new routes."""
+        """Change the bandwidth of a link. With a `turn`, it is found dead: send its flows again on new routes."""
         if turn == NONE:
             self.fabric.change(link, bandwidth)
             return
@@ -386,8 +382,7 @@ class _EventRun:
     # --- sending ---
 
     def channel(self, transfers: list[int]) -> Wait:
-        """Run a channel: it starts its transfers in index order. A transfer that waits delays all later ones of its
-        channel."""
+        """Run a channel: it starts its transfers in index order. A transfer that waits delays all later ones."""
         env, last = self.env, NONE
         yield env.timeout(self.there[self.src[transfers[0]]])
         yield from self.opened.wait(self.sender[transfers[0]])
@@ -422,8 +417,7 @@ class _EventRun:
         self.sent.reach(i, now)
 
     def cap(self, i: int) -> list[int]:
-        """Return the extra link that limits the bandwidth of the transfer's channel, as a list; empty if there is no
-        limit."""
+        """Return the extra link that limits the transfer's channel, as a list; empty if there is no limit."""
         return [len(self.bandwidths) + int(self.program.channel[i])] if self.caps[self.planned[i]] else []
 
     # --- on the way ---
@@ -541,8 +535,7 @@ class _Head(Recurring):
         return self.run.forced(self.i, when) != way
 
     def sent(self, begin: int, end: int) -> int:
-        """Return when the tail leaves the first link: at the end of service, or later if the channel's cap is
-        slower."""
+        """Return when the tail leaves the first link: after its service, or later if the channel's cap is slower."""
         cap = self.run.caps[self.run.planned[self.i]]
         tail = max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
         if self.run.sent.at[self.i] == NONE:  # a chunk that is sent again keeps its time

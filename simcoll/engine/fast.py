@@ -22,10 +22,9 @@ from simcoll.engine.timing_model import NEVER, too_late
 
 
 class CallEnds(NamedTuple):
-    """When a run ends, in ps. `done`, (ranks,): when each rank has sent and received everything; if the program has
-    tasks, when each task is done, (tasks,). For each link, (links,): when its `first` and `last` message arrive, and
-    when it is `free` again; NEVER, −NEVER and −NEVER for a link without messages. `over`: when the whole run has
-    ended."""
+    """When a run ends, in ps. `done`, (ranks,): when each rank has sent and received everything; with tasks, when each
+    task is done, (tasks,). For each link, (links,): when its `first` and `last` message arrive, and when it is `free`
+    again; NEVER, −NEVER and −NEVER for a link without messages. `over`: when the whole run has ended."""
 
     done: Array
     first: Array
@@ -45,8 +44,7 @@ def run(program: Program, compiled: bool | None = None, hops: bool = True) -> Ti
 
 
 def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> Totals | None:
-    """Return only the totals of a run, because the times of transfers take most of the memory; None if it cannot
-    finish."""
+    """Return only the totals of a run, as times of transfers take most memory; None if it cannot finish."""
     _, result = _run(program, "nothing", compiled)
     if result is None:
         return None
@@ -59,8 +57,8 @@ def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> To
 
 
 def end_ps(program: Program, until: int = NEVER) -> int | None:
-    """Return when a program ends, in ps. If it ends after `until`, any time after `until` may be returned. None if it
-    cannot end."""
+    """Return when a program ends, in ps. Beyond `until`, any time after `until` may be returned. None if it cannot
+    end."""
     _, result = _run(program, "nothing", None, until=until)
     return result and result.latest
 

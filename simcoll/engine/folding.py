@@ -37,9 +37,8 @@ FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """A schedule of a few ranks, each of which stands for `times` ranks, and a network of the links that they use. Link
-    i of this network stands for the links `stands_for[i]`, (times,), of the whole network, which has `unfolded`
-    links."""
+    """A schedule of a few ranks, each of which stands for `times` ranks, and a network of the links that they use. Its
+    link i stands for the links `stands_for[i]`, (times,), of the whole network, which has `unfolded` links."""
 
     schedule: Schedule
     bandwidths: Numbers
@@ -57,8 +56,7 @@ class Folded:
         return tuple(map(str, range(self.schedule.participants)))
 
     def spread(self, column: Numbers, none: int = 0) -> Numbers:
-        """Expand a `column` of values by folded link to all links of the whole network; links without messages get
-        `none`."""
+        """Expand a `column` of values by folded link to all links of the whole network; unused links get `none`."""
         whole = np.full(self.unfolded, none)
         whole[self.stands_for] = column[:, None]
         return whole
@@ -129,8 +127,7 @@ def may_fold(stream: StreamedSchedule) -> bool:
 
 
 def _sorts(network: RoutedNetwork) -> Numbers:
-    """Number the distinct pairs of bandwidth and latency in order of first use. Return the number of each link's
-    pair."""
+    """Number distinct pairs of bandwidth and latency in order of first use. Return the number of each link's pair."""
     columns = network.bandwidths, network.latencies
     (_, bandwidth), (latencies, latency) = (np.unique(column, return_inverse=True) for column in columns)
     both = bandwidth * len(latencies) + latency
@@ -173,7 +170,7 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
 
 def _enough(turn: Rotation, apart: Array, n: int) -> int:
     """Return the fewest of `n` ranks to simulate, so that none of them sends to a rank that it stands for. Return 0 if
-    more than MOST_TURNS times the ranks of one rotation are needed. `apart`: the distinct distances from sender to
+    over MOST_TURNS times the ranks of a rotation are needed. `apart`: the distinct distances from sender to
     receiver."""
     for turns in range(1, MOST_TURNS + 1):
         few = turns * turn.ranks
@@ -212,8 +209,7 @@ def _place(src: NDArray[Any]) -> Numbers:
 
 
 def _in_order(step: Step, turn: Rotation, n: int) -> bool:
-    """Return whether the rotation maps each sender's list of rows, in order, onto the list of the rank it maps the
-    sender to."""
+    """Return whether the rotation maps each sender's list of rows, in order, onto the list of the sender's image."""
     place, src = _place(step.src), (step.src + turn.ranks) % n
     turned = ((step.dst + turn.ranks) % n, turn.chunk(step.src_slot), turn.chunk(step.dst_slot), step.reduce)
     many = int(place.max(initial=0)) + 1

@@ -33,8 +33,7 @@ MOST_ROWS: Final = 50_000  # rows of the largest program that `in_turn` examines
 
 
 class Longest(NamedTuple):
-    """A program laid out for `longest_kernel`: the kernel's columns (`run`), and its functions, compiled or not
-    (`loops`)."""
+    """A program laid out for `longest_kernel`: the kernel's columns (`run`), and its functions (`loops`)."""
 
     program: Program
     loops: Loops

@@ -22,8 +22,8 @@ MOST_BITS: Final = 62  # bits of a heap key
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
     """A program stored as one loop. `one` is the program of a single loop over whole slots. It is repeated `loops`
-    times; each loop moves at most `piece` bytes of a slot. At most `slots` pieces of a connection are in flight (0: no
-    limit)."""
+    times; each loop moves at most `piece` bytes of a slot. A connection has at most `slots` pieces in flight (0:
+    any)."""
 
     one: Program
     loops: int
@@ -58,8 +58,7 @@ class LoopedProgram:
 
     @property
     def sized(self) -> Program:
-        """The program `one` with other sizes: for each slot the remainder for its last loop, then the size of a whole
-        piece."""
+        """The program `one` with other sizes: for each slot the remainder in its last loop, then a whole piece."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32), memo={})
 

@@ -70,8 +70,7 @@ class Tasks:
         return len(self.duration)
 
     def behind(self) -> tuple[Index, Index]:
-        """Return `first` and `after`, the inverse of `before`: task k is awaited by the tasks `after[first[k]:first[k +
-        1]]`."""
+        """Return `first` and `after`, the inverse of `before`: awaiting task k are `after[first[k]:first[k + 1]]`."""
         waiting = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.first))
         return grouped(self.before, waiting, len(self))
 
@@ -127,8 +126,7 @@ class Program:
     memo: Memo = field(default_factory=dict, repr=False, kw_only=True)
 
     def once(self, name: str, columns: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return the result of `make()`, cached under `name` for all programs that share the `columns` it is computed
-        from."""
+        """Return `make()`, cached under `name` for all programs that share the `columns` it is computed from."""
         known = self.memo.get(name)
         if known is None or any(a is not b for a, b in zip(known[0], columns, strict=True)):
             known = self.memo[name] = columns, make()
@@ -163,8 +161,8 @@ class Program:
 
     @property
     def step(self) -> Index:
-        """The step of each transfer. Each loop begins after the last, one step later if pipelined, else a whole
-        schedule later."""
+        """The step of each transfer. A loop begins one step after the last if pipelined, else a whole schedule after
+        it."""
         return self.once("step", (self.way,), self._steps)
 
     def _steps(self) -> Index:
@@ -225,8 +223,7 @@ class Program:
         return found
 
     def as_it_went(self, way: Index) -> Program:
-        """Return the program with `way` as the route of each transfer: the routes in the end, to match the run's
-        timeline."""
+        """Return the program with `way` as the route of each transfer: the last routes, as in the timeline."""
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property
@@ -236,8 +233,7 @@ class Program:
 
     @property
     def _sums(self) -> Sums:
-        """The bytes sent, as `Sums`. If all transfers have one size, they follow from numbers of transfers, which are
-        cached."""
+        """The bytes sent, as `Sums`. If all transfers have one size, numbers of transfers are cached for them."""
         columns = self.way, self.kind, self.routes.links
         counts: Sums | None = self.once("counts", columns, self._counted)
         if counts is None:
@@ -318,8 +314,7 @@ class Program:
         return found
 
     def _ways_of_kinds(self) -> tuple[Index, Index]:
-        """Return the distinct kinds (indices of sizes) of transfers, and for each kind the way of some transfer with
-        it."""
+        """Return the distinct kinds (indices of sizes) of transfers, and for each kind the way of one such transfer."""
         way = np.full(len(self.sizes), NONE, np.int32)
         way[self.kind] = self.way
         kinds = np.flatnonzero(way != NONE)

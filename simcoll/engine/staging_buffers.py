@@ -70,7 +70,6 @@ def _slots(program: Program) -> NDArray[np.int64]:
 
 
 def _peak(begin: Numbers, end: Numbers, nbytes: NDArray[np.int64]) -> int:
-    """Return the most bytes staged at one time. Buffer i holds `nbytes[i]` from `begin[i]` to `end[i]`; ends count
-    first."""
+    """Return the most bytes at one time. Buffer i holds `nbytes[i]` from `begin[i]` to `end[i]`; ends count first."""
     order = np.lexsort((np.repeat([1, 0], len(begin)), np.concatenate([begin, end])))
     return int(np.cumsum(np.concatenate([nbytes, -nbytes])[order]).max(initial=0))

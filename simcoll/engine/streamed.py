@@ -59,8 +59,7 @@ class RoutedParts:
         return len(self._connections)
 
     def work(self, whole: bool, single: int) -> float:
-        """Estimate how many rows are replayed one by one. `whole`: each repeat runs as columns after its first `single`
-        steps."""
+        """Estimate how many rows are replayed one by one. `whole`: after `single` steps a repeat runs as columns."""
         if not self.stream.held or not whole:
             return self.stream.transfers
         return sum(

@@ -337,8 +337,7 @@ def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Note that the rates on a link have to be solved again at this instant; return the number of such (touched)
-    links."""
+    """Note that the rates on a link have to be solved again at this instant; return the number of touched links."""
     if fabric.marked[link] != now:
         fabric.marked[link] = now
         fabric.touched[n_touched] = link
@@ -348,7 +347,7 @@ def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
-    """Find the flows connected with link `seed` through shared links, and these links; return the count of links and of
+    """Find the flows connected with link `seed` by shared links, and these links; return the counts of links and
     flows."""
     path, length, width, owner = fabric.path, fabric.length, fabric.width, fabric.owner
     links, members, link_mark, flow_mark = fabric.links, fabric.members, fabric.link_mark, fabric.flow_mark
@@ -384,8 +383,7 @@ def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
 
 @jit
 def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
-    """Fix the rate of flow `c` and subtract it from its links. The share of the other flows there stays at least
-    `rate`."""
+    """Fix the rate of flow `c` and subtract it from its links. Other flows keep shares of at least `rate`."""
     path, length, width = fabric.path, fabric.length, fabric.width
     available, share, unfixed, count = fabric.available, fabric.share, fabric.unfixed, fabric.count
     fabric.solved[c] = rate

@@ -162,8 +162,7 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
 
 @jit
 def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
-    """Return the route of transfer `i`, which leaves at `t`, and record it in `taken`. `way`: its route before
-    changes."""
+    """Return the route of transfer `i`, which leaves at `t`, and record it in `taken`. `way`: its first route."""
     turns = changes.turns
     while turns.passed[0] < len(turns.at) and turns.at[turns.passed[0]] <= t:
         turns.passed[0] += 1
@@ -174,9 +173,8 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 
 @jit
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
-    """Serve transfer `i`, which arrived at `came`, on `link`, which is busy until time `free`. Return four times in ps:
-    when service begins, when it ends (or NEVER), when the link is free again, and when the transfer is sent again, or
-    −1."""
+    """Serve transfer `i`, arrived at `came`, on `link`, busy until time `free`. Return four times in ps: when service
+    begins, when it ends (or NEVER), when the link is free again, and when the transfer is sent again, or −1."""
     first, at, kind = changes.first, changes.at, run.layout.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
     for e in range(first[link], first[link + 1]):

@@ -120,8 +120,7 @@ class LinkTables:
 
 
 def _least(count: int, where: Array, what: Array) -> Array:
-    """Return for each index from 0 to `count` − 1 the least `what[i]` with `where[i]` equal to it, or the largest
-    int32."""
+    """Return for each index from 0 to `count` − 1 the least `what[i]` whose `where[i]` it is, or the largest int32."""
     found = np.full(count, np.iinfo(np.int32).max, np.int32)
     np.minimum.at(found, where, what)
     return found

@@ -263,8 +263,7 @@ def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
 
 @jit
 def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """Complete a transfer at `t`: rows that read what it wrote may start, and writes that had to come after it may
-    complete."""
+    """Complete a transfer at `t`: readers of what it wrote may start, and later writes to its slot may complete."""
     starts, state, successors = progress.starts, progress.state, progress.successors
     complete, receiver, done = progress.times.complete, progress.tasks.receiver, progress.done
     while True:
