@@ -61,7 +61,7 @@ def _plain(key: str, value: Any) -> Any:
 
 def plain_graph(topology: Topology, texts: bool) -> nx.DiGraph[str]:
     """Return the topology as a networkx graph of plain values: edges have `bandwidth` in B/s, `latency` in s, `kind`.
-    With `texts`, attributes of the whole graph become texts, mappings as JSON."""
+    With `texts`, attributes of the whole graph are texts, and mappings are JSON."""
     import networkx as nx
 
     about = written(topology)

@@ -60,7 +60,8 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def composition(spec: Composition, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Plan a small program of computations and collectives, by STEPS; return the plan and no columns for results."""
+    """Plan a small program of computations and collectives, whose steps STEPS lists. Return the plan and an empty
+    mapping, as it has no columns for results."""
     plan, last = WorkloadPlan(n), list[int]()
     for step in STEPS[spec.template]:
         if step == LOCAL:
@@ -72,7 +73,8 @@ def composition(spec: Composition, n: int, itemsize: int) -> tuple[WorkloadPlan,
 
 
 def operations(spec: Operations, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Plan the operations that the file lists, in its order; return the plan and no columns for results."""
+    """Plan the operations that the file lists, in the file's order. Return the plan and an empty mapping, as it has no
+    columns for results."""
     plan, known = WorkloadPlan(n), dict[str, list[int]]()
     for operation in spec.operations:
         after = [number for name in operation.after for number in known[name]]
@@ -114,7 +116,8 @@ GroupsOfRanks = Sequence[Sequence[int]]
 
 
 def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan data parallelism: forward, backward from the last layer with gradients in buckets, optimizer."""
+    """Plan data parallelism: the forward pass, the backward pass with all-reduces of gradients in buckets, the
+    optimizer."""
     plan, layers = WorkloadPlan(n), spec.timed(itemsize)
     plan.compute("forward", sum(layer.forward for layer in layers) if spec.forward is None else spec.forward)
     ready: Ready = []
@@ -129,8 +132,8 @@ def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 def _all_reduces(
     plan: WorkloadPlan, spec: Bucketed, ready: Ready, groups: GroupsOfRanks, itemsize: int
 ) -> list[list[int]]:
-    """Add all-reduces of gradients in buckets, within each group of ranks that hold the same parameters. Return the
-    numbers of each bucket's calls, one call per group."""
+    """Add all-reduces of gradients in buckets to the plan, within each group of ranks that hold the same parameters.
+    Return for each bucket the numbers of its calls, one call per group."""
     if len(groups[0]) == 1:
         return []
     over = plan.last(groups[0][0])  # the backward pass
@@ -153,8 +156,8 @@ def _whole(nbytes: int, unit: int) -> int:
 
 
 def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the groups of `degree` consecutive ranks, and for each position in a group the ranks with that position.
-    Raises InputError, which names `key`, if `degree` does not divide n."""
+    """Return the groups of `degree` consecutive ranks; and for each position in a group, the ranks at this position in
+    all groups. Raises InputError, which names `key`, if `degree` does not divide n."""
     if n % degree:
         raise wrong("workload", f"{n} ranks are no multiple of {degree}", f"change `{key}` or the number of ranks")
     inside = [list(range(first, first + degree)) for first in range(0, n, degree)]
@@ -209,8 +212,8 @@ def _some(operations: dict[int, int], key: int) -> list[int]:
 
 
 def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
-    """Return the time in ps of a block's forward pass. If `spec.forward` is set, it is split over all blocks in
-    proportion to their own times, or evenly if these are 0."""
+    """Return the time in ps of a block's forward pass. The total `spec.forward`, if set, is divided among all blocks:
+    in proportion to their own times, or evenly if these are 0."""
     if spec.forward is None:
         return block.forward
     whole = sum(each.forward for each in blocks)
@@ -337,10 +340,10 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 
 
 def _all_to_alls(spec: Moe, shares: list[int], nbytes: int, itemsize: int) -> tuple[CollectiveCall, CollectiveCall]:
-    """Return the all-to-all that sends tokens to the experts, and the one that sends them back.
+    """Return two collectives: the all-to-all that sends tokens to the experts, and the one that sends them back.
 
     `shares` are the ranks' shares of tokens. On the way back a rank with many tokens sends more. Rows of weights must
-    have equal sums, so a rank with few tokens gets a larger block to itself, which costs nothing.
+    have equal sums, so a rank with few tokens gets a larger block for itself, which costs nothing.
     """
     if len(set(shares)) == 1:
         even = CollectiveCall("all_to_all", spec.algorithm, _whole(nbytes, itemsize * len(shares)))
@@ -368,7 +371,8 @@ PLANS: Final[dict[type, Callable[..., Planned]]] = {
 
 
 def plan_of(spec: Any, n: int, itemsize: int) -> Planned:
-    """Plan a workload for `n` ranks, with `itemsize` bytes per element; return the plan and its columns for results.
+    """Plan a workload for `n` ranks, with `itemsize` bytes per element. Return the plan, and columns to add to the
+    results.
 
     Raises InputError if the workload does not fit that many ranks.
     """
