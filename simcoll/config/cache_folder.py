@@ -29,7 +29,7 @@ def folder() -> Path | None:
 
 
 def kept(name: str) -> bytes | None:
-    """Return the bytes that the cache has under a name; None if it has none, or if they are damaged."""
+    """Return the bytes that the cache has under a name; None if there are none, or if they are damaged."""
     with suppress(OSError, ValueError):
         if held := folder():
             check, body = (held / name).read_bytes().split(b"\n", 1)
@@ -39,7 +39,7 @@ def kept(name: str) -> bytes | None:
 
 
 def keep(name: str, body: bytes) -> None:
-    """Write bytes to the cache under a name, if there is a cache folder."""
+    """Write bytes to the cache under a name. Does nothing if there is no cache folder."""
     with suppress(OSError):
         if held := folder():
             part = held / f"{name}.{os.getpid()}"
@@ -84,7 +84,7 @@ def _of_the_user() -> Iterator[Path]:
 
 
 def _serves(folder: Path) -> bool:
-    """Return whether a folder can be written by the user and by nobody else.
+    """Return whether a folder may serve as the cache: the user can write to it, and nobody else can.
 
     A relative path is refused: the current directory may be anyone's.
     """
@@ -108,7 +108,8 @@ def _is_private(path: Path) -> bool:
 
 @functools.cache  # write a probe once
 def _takes_files(folder: Path) -> bool:
-    """Return whether a file can be created in a folder; the permissions of some folders (/sys) mislead root."""
+    """Return whether a file can be created in a folder. For root the permissions of some folders, such as /sys,
+    mislead."""
     probe = folder / f"probe.{os.getpid()}"
     try:
         probe.touch()

@@ -51,7 +51,7 @@ def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 def to_carry(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Return the contents of existing paths, as `carrying` needs them; raises OSError."""
+    """Return the contents of those paths that exist, as `carrying` needs them; raises OSError."""
     there = (path for path in paths if path.is_file() or path.is_fifo())
     return {str(path): _SAID.get(path.stat().st_ino) or path.read_bytes() for path in there}
 
@@ -112,7 +112,8 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
 
 
 def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text") -> bytes:
-    """Return the bytes of a file; raises InputError if they are no text, or too many."""
+    """Read a file and return its bytes. Raises InputError with the fix `cure` if they are no text, `smaller` if over
+    `most`."""
     data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
@@ -195,7 +196,7 @@ def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, 
 
 @dataclass
 class ImportLog:
-    """The remarks of an import for the user, in order; `assume` and `warn` store each line once."""
+    """The remarks that an import makes for the user, in order. `assume` and `warn` add a line, equal lines once."""
 
     read: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)

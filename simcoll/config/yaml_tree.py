@@ -32,7 +32,7 @@ _FILES: Final = (".yaml", ".yml", ".json", ".xml")  # suffixes of files to which
 
 
 class WrittenFloat(float):
-    """A number with its text in the file, because as releases `2.3` and `2.30` differ."""
+    """A number together with its text in the file, because YAML reads the releases `2.3` and `2.30` as one number."""
 
     text: str
 
@@ -60,7 +60,7 @@ class Node:
 
 
 def located(value: Any, place: Place) -> Node:
-    """Convert plain values into a tree in which all nodes have the same place."""
+    """Convert plain values into a tree of `Node`s, all with the same place."""
     if isinstance(value, dict):
         return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
     if isinstance(value, list):
@@ -75,7 +75,8 @@ def _answer(ask: Callable[..., Any], of: tuple[Hashable, ...]) -> Any:
 
 
 def once(ask: Callable[..., T], *of: Hashable) -> T:
-    """Return `ask(*of)` from a cache. For a file that may change, `of` must contain the file's text."""
+    """Return the result of `ask(*of)`, cached by `of`. If it depends on a file, `of` must contain the file's text, as
+    the file may change."""
     answer: T = _answer(ask, of)
     return answer
 
@@ -88,7 +89,8 @@ _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader if built, else the Python one
-    """YAML 1.2 core schema: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
+    """A YAML loader with the types of YAML 1.2: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017`
+    is 17."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -290,7 +292,8 @@ class OptionValue(str):
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Split `COL=V,V` into the column and its values' text. Raises InputError for other forms and several columns."""
+    """Split a condition such as `ranks=8,16` into the column and the texts of its values. Raises InputError for other
+    forms and several columns."""
     column, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not column:
         raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
@@ -302,7 +305,7 @@ def condition(text: str, option: str = "--where") -> tuple[str, str]:
 
 
 def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each assignment with its name for messages: its option, or `--set[N]` with N from 1."""
+    """Yield each assignment with its name in messages: the option that it stems from, or `--set[N]` with N from 1."""
     count = itertools.count(1)
     for each in assignments:
         yield each, each.option if isinstance(each, OptionValue) else f"--set[{next(count)}]"
@@ -411,11 +414,12 @@ class BelowError(ValueError):
 
 
 class MisplacedKeyError(BelowError):
-    """A key that contradicts other keys: the message has the place of the key, not of its value."""
+    """A key that contradicts other keys. The message gets the place of the key in the file, not of its value."""
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
-    """Validate every tree as a `model`; raises InputError with `mistakes` and all mistakes of all trees, each once."""
+    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and those of all trees, each
+    once."""
     models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
@@ -467,7 +471,8 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
 
 
 def _unswept(path: Sequence[str], node: Node) -> str:
-    """Return the fix for a list or range below a key whose lists are not swept; else an empty text."""
+    """Return the fix for a list or range at a key that takes no list, where users expect a sweep; else an empty
+    text."""
     above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
     several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
     if len(above) == len(path) or not several:
@@ -520,7 +525,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 
 def _branch(annotation: Any, tag: str | int) -> Any:
-    """Return the member of a tagged union with the given tag; None if there is none."""
+    """Return the member of a tagged union of models that has the given tag; None if there is none."""
     arguments = get_args(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]
