@@ -15,11 +15,9 @@ ROOM: Final = 2**20  # bytes that must be free on the disk: more than the machin
 
 
 def folder() -> Path | None:
-    """Return the first usable cache folder, created if missing; None if there is none.
-
-    Candidates are SIMCOLL_CACHE_DIR, the user's cache folder, and a folder for temporary files. If SIMCOLL_CACHE_DIR is
-    not usable, a line on stderr says so, once.
-    """
+    """Return the first usable cache folder, created if missing; None if there is none. Candidates are
+    SIMCOLL_CACHE_DIR, the user's cache folder, and a folder for temporary files. If SIMCOLL_CACHE_DIR is not usable, a
+    line on stderr says so, once."""
     if asked := os.environ.get("SIMCOLL_CACHE_DIR"):
         with suppress(RuntimeError):  # ~ of a user without a home
             if _serves(named := Path(asked).expanduser()):
@@ -49,10 +47,8 @@ def keep(name: str, body: bytes) -> None:
 
 
 def private(name: str) -> Path | None:
-    """Return a subfolder of the cache for executable code, created if missing; None if that is impossible.
-
-    Only the user can have written to the folder and its files, and the disk has ROOM for more.
-    """
+    """Return a subfolder of the cache for executable code, created if missing; None if that is impossible. Only the
+    user can have written to the folder and its files, and the disk has ROOM for more."""
     with suppress(OSError):
         if held := folder():
             own = held / name
@@ -84,10 +80,8 @@ def _of_the_user() -> Iterator[Path]:
 
 
 def _serves(folder: Path) -> bool:
-    """Return whether a folder may serve as the cache: the user can write to it, and nobody else can.
-
-    A relative path is refused: the current directory may be anyone's.
-    """
+    """Return whether a folder may serve as the cache: the user can write to it, and nobody else can. A relative path is
+    refused: the current directory may be anyone's."""
     if not folder.is_absolute():
         return False
     try:
@@ -108,8 +102,7 @@ def _is_private(path: Path) -> bool:
 
 @functools.cache  # write a probe once
 def _takes_files(folder: Path) -> bool:
-    """Return whether a file can be created in a folder. For root the permissions of some folders, such as /sys,
-    mislead."""
+    """Return whether a file can be created in a folder. Permissions of some folders (/sys) mislead root."""
     probe = folder / f"probe.{os.getpid()}"
     try:
         probe.touch()

@@ -48,8 +48,8 @@ class OneOf:
 
 
 def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = None) -> BeforeValidator:
-    """Return a validator that converts a quantity into an int of base units, and a word such as `none` into its
-    value."""
+    """Return a validator that converts a quantity into an int of base units, and a word such as `none` into its number
+    in `words`."""
     known = words or {}
 
     def read(value: object) -> int | None:

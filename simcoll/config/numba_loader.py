@@ -38,11 +38,9 @@ def have_numba() -> bool:
 
 
 def pays(transfers: int, *kernels: ModuleType) -> bool:
-    """Return whether to compile the kernels for a run of `transfers` transfers, or to run them as plain Python.
-
-    The answer depends on this process's work only, never on a cache, so that a repeated command does the same. Small
-    runs of a sweep add up: once they reach WORTH_COMPILING, later runs are compiled. Compiled kernels are always used.
-    """
+    """Return whether to compile the kernels for a run of `transfers` transfers, or to run them as plain Python. The
+    answer depends on this process's work only, never on a cache, so that a repeated command does the same. Small runs
+    of a sweep add up: once they reach WORTH_COMPILING, later runs are compiled. Compiled kernels are always used."""
     global _run_plain
     if kernels and all(kernel in _loaded for kernel in kernels):
         return True
@@ -53,10 +51,8 @@ def pays(transfers: int, *kernels: ModuleType) -> bool:
 
 
 def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -> bool:
-    """Return whether to run compiled kernels: the value of `compiled`, or if it is None, the answer of `pays`.
-
-    Raises InputError for more than MOST_PLAIN uncompiled transfers.
-    """
+    """Return whether to run compiled kernels: the value of `compiled`, or if it is None, the answer of `pays`. Raises
+    InputError for more than MOST_PLAIN uncompiled transfers."""
     if compiled is None:
         compiled = pays(transfers, *kernels)
     if not compiled and transfers > MOST_PLAIN:
@@ -71,8 +67,7 @@ def is_compiled(name: str) -> bool:
 
 
 def jit_for(name: str) -> Callable[[Any], Any]:
-    """Return the decorator for functions of the module `name`: numba's if it is a kernel's copy for numba, else the
-    identity."""
+    """Return the decorator for functions of the module `name`: numba's for a kernel's copy, else the identity."""
     return _compiled if is_compiled(name) else lambda function: function
 
 
@@ -83,8 +78,7 @@ def load_like(name: str, kernel: ModuleType) -> Any:
 
 def _compiled(function: Any) -> Any:
     """Compile a function with numba, inlined into each caller (`forceinline`) and without reference counts (`_nrt`),
-    because kernels create no arrays. Passing all arrays at each call, and counting references, would take most of the
-    time."""
+    because kernels create no arrays. Passing arrays at each call and counting references take most of the time."""
     import numba
 
     kept = _folder(Path(function.__code__.co_filename).parent)
@@ -112,11 +106,9 @@ def _wide(kind: Any) -> Any:
 
 @functools.cache  # read and checked once for all functions of a folder
 def _folder(kernels: Path) -> Path | None:
-    """Return the cache folder for machine code of the kernels in a source folder; None if there is no safe one.
-
-    numba checks the source file of a function, but not the files of functions that it calls. So the folder's name is a
-    hash of all source in `kernels`. Code that other users could have written is never loaded.
-    """
+    """Return the cache folder for machine code of the kernels in a source folder; None if there is no safe one. numba
+    checks the source file of a function, but not the files of functions that it calls. So the folder's name is a hash
+    of all source in `kernels`. Code that other users could have written is never loaded."""
     source = b"".join(file.read_bytes() for file in sorted(kernels.glob("*.py")))
     name = hashlib.sha256(source + Path(__file__).read_bytes()).hexdigest()[:16]
     folder = cache_folder.private(f"kernels-{name}")
@@ -180,10 +172,8 @@ class Loops:
         return compile_kernel(kernel) if self.compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
-        """Convert a column into the form that the functions need.
-
-        Arrays are made contiguous and writable, because numba compiles a function again for each layout.
-        """
+        """Convert a column into the form that the functions need. Arrays are made contiguous and writable, because
+        numba compiles a function again for each layout."""
         if not self.compiled:
             return column.tolist()
         return column if column.flags.carray else np.require(column, requirements=["C", "W"])

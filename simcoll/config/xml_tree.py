@@ -83,11 +83,9 @@ class Element:
 def parse(
     data: bytes | str, source: str, *, root: str, kind: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
 ) -> Element:
-    """Parse XML and return its root element. Messages name the file (`source`), its `kind` and the fix (`cure`).
-
-    If `data` is a `str`, its declared encoding is ignored. Raises InputError with line and column, also if the root's
-    tag is not `root`.
-    """
+    """Parse XML and return its root element. Messages name the file (`source`), its `kind` and the fix (`cure`). If
+    `data` is a `str`, its declared encoding is ignored. Raises InputError with line and column, also if the root's tag
+    is not `root`."""
     parser = expat.ParserCreate("utf-8" if isinstance(data, str) else None)
     roots: list[Element] = []
     open_: list[Element] = []

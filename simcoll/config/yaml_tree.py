@@ -89,8 +89,7 @@ _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader if built, else the Python one
-    """A YAML loader with the types of YAML 1.2: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017`
-    is 17."""
+    """A loader for YAML 1.2: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -217,11 +216,8 @@ _SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), s
 
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
     """Return the tree of a YAML file. A text that names a file in the same folder (`topology: machine.yaml`) is
-    replaced by that file's path.
-
-    Raises InputError if the file is missing, too large, not YAML, or has a key twice. If `errors` is given, recoverable
-    mistakes are appended to it instead.
-    """
+    replaced by that file's path. Raises InputError if the file is missing, too large, not YAML, or has a key twice. If
+    `errors` is given, recoverable mistakes are appended to it instead."""
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     text = input_files.decoded(data, source)
@@ -313,10 +309,8 @@ def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def assign(tree: Node, assignment: str, source: str) -> Node:
     """Return the tree with an assignment `PATH=VALUE` applied; VALUE is YAML, missing keys are created. `source` names
-    the assignment in messages.
-
-    Raises InputError if there is no `=`, or if the path leads through a value that is no mapping.
-    """
+    the assignment in messages. Raises InputError if there is no `=`, or if the path leads through a value that is no
+    mapping."""
     path, equals, text = assignment.partition("=")
     if not equals or not path.strip():
         raise InputError(f"{source}: {assignment!r} is not PATH=VALUE", "write e.g. --set model.sharing=fifo")
@@ -371,10 +365,8 @@ def models() -> dict[str, type[Model]]:
 
 
 def field_texts(model: type[Model]) -> dict[str, str]:
-    """Return the documentation string below each field of a model, by key, inherited fields included.
-
-    The strings are read from the source on demand, so that they do not slow down the start of a command.
-    """
+    """Return the documentation string below each field of a model, by key, inherited fields included. The strings are
+    read from the source on demand, so that they do not slow down the start of a command."""
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, Model):
@@ -418,8 +410,7 @@ class MisplacedKeyError(BelowError):
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
-    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and those of all trees, each
-    once."""
+    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and those of all trees."""
     models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
@@ -471,8 +462,7 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
 
 
 def _unswept(path: Sequence[str], node: Node) -> str:
-    """Return the fix for a list or range at a key that takes no list, where users expect a sweep; else an empty
-    text."""
+    """Return the fix for a list or range at a key that takes no list, as users expect of a sweep; else ""."""
     above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
     several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
     if len(above) == len(path) or not several:

@@ -130,8 +130,7 @@ class KernelRun:
         return self.fill(length, 0, np.int64)
 
     def layout(self, hop: Array, links: Array) -> waits.Layout:
-        """Return the `Layout` that a kernel reads: sizes and parameters, and routes over `links`, beginning at
-        `hop`."""
+        """Return the `Layout` that a kernel reads: sizes, parameters, and routes over `links`, beginning at `hop`."""
         program, sized, ways, whole, piece = self.program, self.sized, self.ways, NO_TIMES, 0
         if self.repeated:
             whole, piece = program.sizes // self.repeated.piece, len(program.sizes)
@@ -289,8 +288,7 @@ class KernelRun:
         return every.ravel(), row, later
 
     def tasks(self, pending: Any) -> waits.TaskColumns:
-        """Return the columns of tasks. Add 1 to `pending` for each channel's first transfer, which waits for its
-        task."""
+        """Return the columns of tasks. Add 1 to `pending` for each channel's first transfer, as it waits for a task."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
         columns = program.schedule, program.channel, program.side, program.channel_before, program.chain
         known = *columns, tasks.channel, tasks.side, tasks.first

@@ -63,10 +63,8 @@ def bind(
     arrivals: Mapping[int, int] | None = None,
 ) -> Program:
     """Bind a schedule to a network. Participant p runs on `devices[p]`; `nbytes` is the size of the collective.
-
     `arrivals` maps late ranks to their arrival in ps; all others arrive at 0. Raises InputError if a size cannot be
-    divided into chunks or memory is too small, TopologyError if there is no route.
-    """
+    divided into chunks or memory is too small, TopologyError if there is no route."""
     held = _held(schedule, nbytes, itemsize, weights)
     most = _most_sent(schedule, held)
     piece = piece_bytes(params.chunk, itemsize) or most
@@ -211,10 +209,8 @@ def assemble(
     arrivals: Mapping[int, int] | None = None,
     loops: int = 1,
 ) -> Program:
-    """Return the program, with its channels, receive sides and credits computed from the other `columns`.
-
-    An in-network agent has one channel and receive side per peer; with `channels_by: step`, per peer and number.
-    """
+    """Return the program, with its channels, receive sides and credits computed from the other `columns`. An in-network
+    agent has one channel and receive side per peer; with `channels_by: step`, per peer and number."""
     way, number = columns.way, columns.number
     src, dst = routes.src[way], routes.dst[way]
     to, of = dst, src

@@ -199,8 +199,7 @@ class _Composition:
 
     def _opened(self, number: int) -> Opened | None:
         """Return when ranks may begin operation `number`; None if a call that has to run cannot finish. If a hidden
-        operation may end later than other predecessors, it runs first, unless operation `number` continues its
-        chain."""
+        operation may end later than other predecessors, it runs first, unless `number` continues its chain."""
         while True:
             when = self._since(number)
             first = int(least(when, initial=NEVER))
@@ -254,7 +253,7 @@ class _Composition:
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
     def _enter(self, number: int, opened: Opened) -> bool:
-        """Record when operation `number` begins. Return False if a call that has to run cannot finish or delays
+        """Record when operation `number` begins. Return False if a call must run, but cannot finish or delays
         others."""
         call = self.calls[number]
         if opened.chain != number and not self._stands(opened):  # hidden operations or the chain changed meanwhile

@@ -34,11 +34,9 @@ class CallEnds(NamedTuple):
 
 
 def run(program: Program, compiled: bool | None = None, hops: bool = True) -> Timeline | None:
-    """Return the timeline of a program; None if it cannot finish.
-
-    `compiled` forces or forbids numba; by default numba is used if it is installed and saves time. Without `hops` the
-    timeline lacks the intervals of links, which take the most memory.
-    """
+    """Return the timeline of a program; None if it cannot finish. `compiled` forces or forbids numba; by default numba
+    is used if it is installed and saves time. Without `hops` the timeline lacks the intervals of links, which take the
+    most memory."""
     _, result = _run(program, "hops" if hops else "times", compiled)
     return result and Timeline(*(np.asarray(column, np.int64) for column in result.columns))
 
@@ -57,8 +55,7 @@ def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> To
 
 
 def end_ps(program: Program, until: int = NEVER) -> int | None:
-    """Return when a program ends, in ps. Beyond `until`, any time after `until` may be returned. None if it cannot
-    end."""
+    """Return when a program ends, in ps; if after `until`, any time after `until`. None if it cannot end."""
     _, result = _run(program, "nothing", None, until=until)
     return result and result.latest
 

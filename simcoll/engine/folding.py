@@ -170,8 +170,7 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
 
 def _enough(turn: Rotation, apart: Array, n: int) -> int:
     """Return the fewest of `n` ranks to simulate, so that none of them sends to a rank that it stands for. Return 0 if
-    over MOST_TURNS times the ranks of a rotation are needed. `apart`: the distinct distances from sender to
-    receiver."""
+    over MOST_TURNS rotations are needed. `apart`: the distinct distances from sender to receiver."""
     for turns in range(1, MOST_TURNS + 1):
         few = turns * turn.ranks
         if n % few == 0 and few < n and (apart % few != 0).all():

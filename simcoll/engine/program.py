@@ -161,8 +161,7 @@ class Program:
 
     @property
     def step(self) -> Index:
-        """The step of each transfer. A loop begins one step after the last if pipelined, else a whole schedule after
-        it."""
+        """The step of each transfer. A loop begins one step after the last if pipelined, else a whole schedule."""
         return self.once("step", (self.way,), self._steps)
 
     def _steps(self) -> Index:

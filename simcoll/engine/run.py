@@ -96,11 +96,9 @@ class StreamedProgram:
 
 
 def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:
-    """Run a program on the fastest engine that `policy` allows; return its totals and, if kept, its timeline.
-
-    Raises StuckError if the run cannot finish, InputError if it exceeds the clock's range or a size cannot be divided,
-    TopologyError if there is no route.
-    """
+    """Run a program on the fastest engine that `policy` allows; return its totals and, if kept, its timeline. Raises
+    StuckError if the run cannot finish, InputError if it exceeds the clock's range or a size cannot be divided,
+    TopologyError if there is no route."""
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if policy.engine != "event" and policy.shortcuts else None
         return Outcome("fast", totals) if totals else run(program.bind(), policy)

@@ -35,11 +35,8 @@ def staged(program: Program, timeline: Timeline) -> Staged:
 
 def _last_read(program: Program, sent: Numbers) -> Numbers:
     """Return for each transfer (a write) when the last read of older data in its slot has been sent, in ps; 0 if there
-    is no such read.
-
-    It is a running maximum over the reads of each slot. Reads are ranked by time, so that slot and rank fit one
-    integer.
-    """
+    is no such read. It is a running maximum over the reads of each slot. Reads are ranked by time, so that slot and
+    rank fit one integer."""
     count, by_sent = len(program), np.argsort(sent)
     order, base = program.once("by slot", (program.way,), lambda: _by_slot(program))
     rank = np.zeros(2 * count, np.int64)  # reads, then writes, whose rank is 0

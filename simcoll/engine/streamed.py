@@ -132,10 +132,8 @@ def run(
     whole: bool = True,
 ) -> Totals | None:
     """Replay a stream and return its totals; None if its order is not that of time, or if it cannot be streamed.
-
     `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), equal on all ranks. `compiled`
-    forces or forbids numba. `whole` allows repeated steps to run as columns.
-    """
+    forces or forbids numba. `whole` allows repeated steps to run as columns."""
     if not _fits(stream, network, params, sizes):
         return None
     parts = RoutedParts(stream, network, devices, params)
@@ -152,10 +150,8 @@ def run(
 
 
 def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
-    """Return for each loop the bytes of every slot of the buffer, int64 (n_chunks,); one loop if `chunk` is 0.
-
-    Raises InputError if `nbytes` cannot be divided among the slots.
-    """
+    """Return for each loop the bytes of every slot of the buffer, int64 (n_chunks,); one loop if `chunk` is 0. Raises
+    InputError if `nbytes` cannot be divided among the slots."""
     blocks = collective(stream.collective).blocks(stream.n)
     try:
         (held,) = cut(nbytes, stream.n, stream.n_chunks, itemsize, None, blocks)

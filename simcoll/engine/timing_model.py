@@ -133,9 +133,7 @@ class Dependencies(NamedTuple):
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
-    """Return the true dependencies of a schedule: read-after-write, and the order of writes into one slot.
-
-    A transfer reads the newest version of a slot that an earlier step made. The version that it writes waits for the
-    slot's previous version if the transfer reduces, or if the same step made that version. No write waits for a read.
-    """
+    """Return the true dependencies of a schedule: read-after-write, and the order of writes into one slot. A transfer
+    reads the newest version of a slot that an earlier step made. The version that it writes waits for the slot's
+    previous version if the transfer reduces, or if the same step made that version. No write waits for a read."""
     return Dependencies(*_dependencies.versions(schedule))

@@ -76,8 +76,7 @@ class Transport(Model):
         return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
 
     def taken_up_ps(self, nbytes: int) -> int:
-        """Return the time in ps that a proxy needs to begin a send and a receive of point-to-point messages of
-        `nbytes`."""
+        """Return a proxy's time in ps to begin a send and a receive of point-to-point messages of `nbytes`."""
         return 2 * (self.operation + (self.unexpected if nbytes <= (self.sent_at_once or 0) else 0))
 
     def seen_in_ps(self, nbytes: int, *, read_back: bool) -> int:

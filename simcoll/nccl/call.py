@@ -121,8 +121,7 @@ class NcclCall:
 
     @cached_property
     def step(self) -> int:
-        """Bytes of one transfer, at most a chunk: a block of `share` in a ring, all of it in a chain, half in a
-        tree."""
+        """Bytes of one transfer, at most a chunk: a block of `share` in a ring, all in a chain, half in a tree."""
         parts = {"chain": 1, "chain_tree": min(2, self.communicator.nodes)}.get(self.schedule, self.communicator.ranks)
         return min(self.share // parts, self.chunk)
 
@@ -203,10 +202,8 @@ class NcclCall:
 
     @cached_property
     def handed(self) -> int:
-        """Greatest number of bytes that a rank passes on at a time; 0 if it passes on everything at once.
-
-        With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
-        """
+        """Greatest number of bytes that a rank passes on at a time; 0 if it passes on everything at once. With flags
+        beside the data (LL, LL128) these are the bytes that the threads move at once."""
         if self.algorithm == "p2p":  # messages to all peers run at once, and alternate chunk by chunk
             pieces = max(1, min(MOST_PIECES, MOST_MESSAGES // self.communicator.ranks))
             return max(P2P_PIECE, -(-self.piece // (pieces * self.itemsize)) * self.itemsize)
@@ -231,8 +228,7 @@ class NcclCall:
 
     @property
     def by_lines(self) -> bool:
-        """Whether the call uses LL over PCIe: slow links limit it, and ranks pass on each line of data as it
-        arrives."""
+        """Whether the call uses LL over PCIe: slow links limit it, and ranks pass on each line as it arrives."""
         return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
@@ -247,8 +243,7 @@ class NcclCall:
 
     @property
     def stay(self) -> float:
-        """Share of a ring's channels in which a GPU sends to a GPU of its own node; in the others it sends to another
-        node."""
+        """Share of a ring's channels in which a GPU sends to its own node; in the others it sends to another."""
         comm = self.communicator
         leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
         return (comm.gpus - 1) / comm.gpus if leave else 1.0
@@ -408,10 +403,8 @@ class NcclCall:
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
         """Return the share of the links' bandwidth that one channel gets: of links within a node, of links to the
-        `host` if data are staged there, or of links to the network (`outer`), where rings use `nics` links.
-
-        If links limit a call, its channels share the bandwidth that all of them together reach.
-        """
+        `host` if data are staged there, or of links to the network (`outer`), where rings use `nics` links. If links
+        limit a call, its channels share the bandwidth that all of them together reach."""
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
@@ -472,9 +465,8 @@ class NcclCall:
         return block.net + transport.hop_ps(self.mean_on_wire)
 
     def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Return the time in ps to fill a message for the NIC, after the first bytes that ranks of a node pass on.
-        Chains and trees pass on small pieces, but a proxy sends full steps. A channel has `bandwidth` B/s of the
-        links."""
+        """Return the time in ps to fill a message for the NIC, after the first piece that ranks pass on. Chains and
+        trees pass on small pieces, but a proxy sends full steps. A channel has `bandwidth` B/s of the links."""
         rest = 0 if self.kind in ("NVLS", "P2P") else max(0, self.message - self.handed)
         took = self._handled(self.block(costs), rest)
         return took or service(rest, bandwidth)
@@ -512,8 +504,8 @@ class NcclCall:
     def leg_ps(self, costs: Kernels) -> int:
         """Return the extra time in ps on each of the four links within nodes that NVLSTree uses; 0 for other
         algorithms. It has two parts: the blocks' time for a chunk of all heads, and the time by which such a hop
-        exceeds a hop between nodes. To and from the switch a block waits for flags of all heads, on the other two links
-        for one head only."""
+        exceeds a hop between nodes. To and from the switch a block waits for flags of all heads, on the other two for
+        one head."""
         if self.schedule != "nvls_tree":
             return 0
         waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
@@ -541,8 +533,7 @@ class NcclCall:
         return block
 
     def _message_rate(self, block: BlockCosts) -> int:
-        """Return the B/s of a message limited only by its blocks (between nodes, blocks and proxies); 0 for no
-        limit."""
+        """Return the B/s of a message limited only by blocks (between nodes, blocks and proxies); 0 for no limit."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
@@ -572,11 +563,9 @@ class NcclCall:
 
     @property
     def _split(self) -> float:
-        """Factor on the time of a tree's blocks in LL, because up and down share a block's threads.
-
-        In NCCL 70 % of the threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In
-        the simulation one receiver does both in turn, each in half of that time.
-        """
+        """Factor on the time of a tree's blocks in LL, because up and down share a block's threads. In NCCL 70 % of the
+        threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In the simulation one
+        receiver does both in turn, each in half of that time."""
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:

@@ -182,8 +182,7 @@ class Round:
             free[net] += whole
 
     def _entrances(self) -> list[int]:
-        """Return the NIC ports at which the next channel may enter the node, in order; each begins with another
-        port."""
+        """Return the NIC ports at which the next channel may enter the node, in order; each has another first."""
         nets = self._nets(None)
         first = self.draft.channels % max(1, len(nets))
         if first not in self._turned:
@@ -313,8 +312,7 @@ class Round:
                 self._give(need)
 
     def _head(self, head: int) -> Steps:
-        """Add an NVLS channel with GPU `head`: all GPUs send to the switch and receive from it, the head twice as
-        much."""
+        """Add an NVLS channel with GPU `head`: all GPUs send to the switch and receive, the head twice as much."""
         switch, gpus = self.node.switches[0], self.node.gpus
         needs = [self._demand(switch, gpu, 2 if gpu == head else 1) for gpu in gpus]
         needs += [self._demand(gpu, switch, 2 if gpu == head else 1) for gpu in gpus]

@@ -68,9 +68,8 @@ class Communicator:
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """The heads of NVLS: the GPUs of a node that collect sums, by number. NCCL's search finds one channel for each
-        head; between nodes there is one for each NIC. If a file gives only the number of channels, the first GPUs are
-        heads."""
+        """The heads of NVLS: the GPUs of a node that collect sums, by number. NCCL's search finds one channel per head;
+        between nodes, one per NIC. If a file gives only the number of channels, the first GPUs are heads."""
         graph = self.graphs["nvls"]
         return tuple(sorted({order[0] for order in graph.orders})) or tuple(range(min(self.gpus, graph.channels)))
 

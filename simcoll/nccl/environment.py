@@ -52,11 +52,9 @@ EVERYTHING: Final = Selection()
 
 
 def selection(algo: str | None = None, proto: str | None = None) -> Selection:
-    """Parse the values of NCCL_ALGO and NCCL_PROTO into a `Selection`; raises InputError for unknown names.
-
-    A value is a list for all collectives, or lists for single collectives, or the former followed by the latter:
-    `ring,tree`, `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` excludes the listed names.
-    """
+    """Parse the values of NCCL_ALGO and NCCL_PROTO into a `Selection`; raises InputError for unknown names. A value is
+    a list for all collectives, or lists for single collectives, or the former followed by the latter: `ring,tree`,
+    `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` excludes the listed names."""
     return Selection(
         _lists("NCCL_ALGO", algo, "algorithm", ALGORITHMS), _lists("NCCL_PROTO", proto, "protocol", PROTOCOLS)
     )

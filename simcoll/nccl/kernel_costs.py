@@ -111,10 +111,8 @@ KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)
 
 def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) -> int:
     """Return a block's time in ps for `nbytes` in LL, as two parts: the first line of each thread, and all other lines.
-    `stores`: the share of the data that the block also stores in its own output.
-
-    A step ends with the last thread. So a line that only some threads have takes as long as a line of all threads.
-    """
+    `stores`: the share of the data that the block also stores in its own output. A step ends with the last thread. So a
+    line that only some threads have takes as long as a line of all threads."""
     line = threads * figures().protocols["LL"].bytes_a_thread
     first = min(nbytes, line) if block.first else 0
     others = -(-(nbytes - first) // line) * line if block.first else nbytes

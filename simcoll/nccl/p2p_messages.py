@@ -49,8 +49,7 @@ class MessageParts:
 def parts(
     comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None
 ) -> MessageParts:
-    """Return how NCCL splits a message of `message` bytes to each of `peers` ranks. `between`: B/s between a node's
-    GPUs."""
+    """Return how NCCL splits a message of `message` bytes to each of `peers`. `between`: B/s between a node's GPUs."""
     rule, most = _rule(comm, version), _power(comm.channels)
     least = highest = _each(comm, between)
     if comm.nodes == 1 and not rule.rounds:

@@ -16,7 +16,7 @@ from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 
 class Wire(Model):
-    """The format of a protocol: `data_bytes` of each `line_bytes` are data, the rest flags; chunks: multiples of
+    """A protocol's format: `data_bytes` of each `line_bytes` are data, the rest flags; chunks: multiples of
     `grain_bytes`."""
 
     line_bytes: int
@@ -57,8 +57,7 @@ class Threads(Model):
 
 
 class LeastTraffic(Model):
-    """The least bytes of traffic to use a channel for (`former` before release `before`). LL's bytes count `of_LL`
-    times."""
+    """The least traffic of a channel in bytes (`former` before release `before`). LL's bytes count `of_LL` times."""
 
     bytes: int
     of_LL: int  # noqa: N815

@@ -60,10 +60,8 @@ class TunerChoice:
 
 def switch_reduces(dtype: str, op: str) -> bool:
     """Return whether NVSwitches support an operator on a type; if not, NCCL uses NVLS and NVLSTree for all_gather only.
-
     NVSwitches never reduce `avg`: NCCL multiplies floats before, and divides integers afterwards. Source: NVIDIA/nccl
-    2.27, src/include/device.h (ncclNvlsSupported).
-    """
+    2.27, src/include/device.h (ncclNvlsSupported)."""
     return dtype in {"sum": _ADDED_BY_SWITCHES, "min": _COMPARED_BY_SWITCHES, "max": _COMPARED_BY_SWITCHES}.get(op, ())
 
 
@@ -85,10 +83,8 @@ class TunerTable:
                 self.entries[call] = TunerEntry(self._latency(graph, *call), width)
 
     def time_us(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int) -> float:
-        """Return the tuner's time for a call of `nbytes`, in us.
-
-        Raises RefusedError for a pair that is not in the table.
-        """
+        """Return the tuner's time for a call of `nbytes`, in us. Raises RefusedError for a pair that is not in the
+        table."""
         comm, plateau = self.communicator, self.constants.plateau
         entry = self.entries.get((collective, algorithm, protocol))
         if entry is None:
@@ -193,8 +189,7 @@ class TunerTable:
     def _nvls_bus(
         self, constants: NcclConstants, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm
     ) -> float:
-        """Return NVLS's bus bandwidth in GB/s. In a node the switch doubles all_reduce's, but for a head's own
-        share."""
+        """Return NVLS's bus GB/s. In a node the switch doubles all_reduce's, but for a head's own share."""
         comm, channels = self.communicator, graph.channels
         if channels < 2:
             return 0.0
@@ -291,9 +286,6 @@ def table(
     switch_reduces: bool = True,
 ) -> TunerTable:
     """Return the tuner's table: latency and bandwidth of every pair of algorithm and protocol that the release
-    (default: the newest known) could use.
-
-    `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow; `switch_reduces`: see the function of that name.
-    Raises InputError for an unknown release.
-    """
+    (default: the newest known) could use. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow;
+    `switch_reduces`: see the function of that name. Raises InputError for an unknown release."""
     return TunerTable(communicator, read(communicator.library, version), selection, switch_reduces)

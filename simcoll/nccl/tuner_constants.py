@@ -115,11 +115,9 @@ class RcclConstants(Constants):
 
 
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
-    """Return the constants of a release of a library, by default of the newest known.
-
-    The files list the releases that changed constants. Any other release has the constants of the nearest earlier one.
-    Raises InputError for a text that is no release, and for a release that is too old.
-    """
+    """Return the constants of a release of a library, by default of the newest known. The files list the releases that
+    changed constants. Any other release has the constants of the nearest earlier one. Raises InputError for a text that
+    is no release, and for a release that is too old."""
     return yaml_tree.once(_read, library, version)
 
 

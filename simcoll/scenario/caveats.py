@@ -59,8 +59,7 @@ def _idle(scenario: Scenario) -> str | None:
 
 
 def _all(point: Scenario | Point) -> str | None:
-    """Return a note if `algorithm: all` means NCCL's own algorithms only, because NCCL's calls are modelled; else
-    None."""
+    """Return a note if `algorithm: all` means NCCL's own algorithms only, as NCCL's calls are modelled; else None."""
     if not (isinstance(point, Point) and point.optional) or point.scenario.executed_by != "nccl":
         return None
     if not set(registry.names(point.scenario.collective)) - {*algorithm_names.names(point.scenario.collective)}:

@@ -177,8 +177,7 @@ def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
 
 
 def with_less(topology: Topology, left: NDArray[np.float64]) -> Topology:
-    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Links that are up keep at least 1
-    B/s."""
+    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Working links keep 1 B/s."""
     rates = np.rint(topology.bandwidths * left).astype(np.int64)
     return topology.with_rates(np.maximum(rates, np.minimum(topology.bandwidths, 1)), topology.latencies)
 
@@ -265,12 +264,9 @@ def _bandwidths(
 def _around(
     program: Program, topology: Topology, outages: Sequence[_Outage], notices: Sequence[int]
 ) -> tuple[ProgramRoutes, NDArray[Any] | None, NDArray[np.int32]]:
-    """Find detours around dead links, at each time in `notices` at which outages are detected.
-
-    Returns the program's routes followed by the detours, the operation of each route, and a table (notices + 1,
-    routes): row i holds for each route the number of the route that replaces it after notice i. A replaced route is not
-    used again.
-    """
+    """Find detours around dead links, at each time in `notices` at which outages are detected. Returns the program's
+    routes followed by the detours, the operation of each route, and a table (notices + 1, routes): row i holds for each
+    route the number of the route that replaces it after notice i. A replaced route is not used again."""
     src, dst, hop, links = program.routes
     ways = [links[a:b].tolist() for a, b in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True)]
     way_of = list(range(len(ways)))

@@ -45,9 +45,7 @@ def hashed(
     program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: Sequence[Rails] = (Rails(),)
 ) -> Program:
     """Return the program with a random choice among equal routes between nodes; each pair has `flows` connections.
-
-    `rails` has one entry for each call in the program.
-    """
+    `rails` has one entry for each call in the program."""
     src, dst, hop, links = program.routes
     numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}
@@ -117,8 +115,7 @@ def drawable(program: Program, topology: Topology) -> bool:
 
 
 def _beside(topology: Topology, way: Route, rails: int) -> list[EndNames]:
-    """Return the NIC at both ends of each connection that corresponds to a route on the other rails, as pairs of
-    names."""
+    """Return the NICs at both ends of each connection on other rails that corresponds to a route."""
     kinds, node_of = topology.kinds, topology.node_of
     devices = [device for link in way for device in topology.links[link] if kinds[device] == "nic"]
     if not devices:
@@ -158,8 +155,7 @@ def _ends(topology: Topology, way: Route) -> tuple[str, str]:
 
 
 def _connection(topology: Topology, way: Route) -> tuple[str, str]:
-    """Return the two devices that a route's connection joins: NICs if routing is by rails, else the ends of the
-    route."""
+    """Return the two devices that a route's connection joins: NICs if routing is by rails, else the route's ends."""
     outer = way
     if topology.routing == "rails":
         outer = tuple(link for link in way if len(set(map(topology.node_of, topology.links[link]))) > 1)

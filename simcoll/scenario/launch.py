@@ -69,8 +69,7 @@ class Launch(Model):
 
     @property
     def paced(self) -> bool:
-        """Whether the host launches each call on its own (not by a CUDA graph), and the number of GPUs per process is
-        known."""
+        """Whether the host launches each call on its own (without a CUDA graph), by processes with known GPUs."""
         return self.gpus_per_process is not None and not self.graph
 
     @property
@@ -87,8 +86,7 @@ class Launch(Model):
 
 
 class Process(NamedTuple):
-    """What one CPU process does for one call: it `launches` a kernel on each of its GPUs, and posts `messages`
-    messages."""
+    """What one CPU process does for one call: it `launches` a kernel on each of its GPUs, and posts `messages`."""
 
     launches: int
     messages: int
@@ -105,14 +103,12 @@ def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: 
 
 
 def uploads(launch: Launch, nodes: Sequence[Hashable]) -> float:
-    """Return how often each process uploads a CUDA graph to a GPU, per launch of the graph; 0 unless `replays` is
-    set."""
+    """Return how often each process uploads a CUDA graph to a GPU, per launch of it; 0 unless `replays` is set."""
     return max(map(len, _driven(launch, nodes))) / launch.replays if launch.replays else 0.0
 
 
 def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
-    """Return the ranks that each process drives; default: one rank per process. Raises RefusedError if a node has
-    fewer."""
+    """Return the ranks that each process drives (default: one). Raises RefusedError if a node has fewer."""
     of_node = defaultdict[Hashable, list[int]](list)
     for rank, node in enumerate(nodes):
         of_node[node].append(rank)

@@ -97,8 +97,7 @@ class Errors(Model):
 
 
 class Series(Model):
-    """Measured rows that differ in size only. `setting` stands for everything else that decides a time: see
-    `fingerprint`."""
+    """Measured rows that differ in size only. `setting`: all else that decides a time, see `fingerprint`."""
 
     collective: str
     algorithm: str = "auto"
@@ -320,10 +319,8 @@ class Profile(Model):
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Self:
         """Return the profile with another calibration record: the record of a kind of launch, given by its costs `way`.
-
         If `way` has no record, the profile's record stays, but covers no rows, because none was launched that way. It
-        stays whole if both were fitted together.
-        """
+        stays whole if both were fitted together."""
         if way is None:
             return self
         known, together = self.calibration, any(name.startswith(("host.", "graph.", "pull.")) for name in self.fitted)
@@ -389,10 +386,7 @@ def shipped_profiles() -> dict[str, Path]:
 
 def find_profile(name: str) -> Path:
     """Return the file of a shipped profile, or the path of the user's own file. For `GPUS+TRANSPORT` return the file of
-    GPUS.
-
-    Raises ValueError with the nearest name.
-    """
+    GPUS. Raises ValueError with the nearest name."""
     if name in _SHIPPED:
         return _SHIPPED[name]
     if _is_own(name):
@@ -418,10 +412,7 @@ def transport_of(name: str) -> str | None:
 
 def files_of(name: str) -> list[Path]:
     """Return the files from which a profile gets its values: its own file, and those of the profile that it is `like`
-    and of its transport.
-
-    Raises the errors of `load_network`.
-    """
+    and of its transport. Raises the errors of `load_network`."""
     files, profile = [find_profile(name)], load_network(name)
     while profile.like:
         files, profile = [*files, find_profile(profile.like)], load_network(profile.like)
@@ -430,8 +421,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """Return the fix for a profile name that contains a machine's name, such as `nccl-h100`: the machine's profile;
-    else None."""
+    """Return the fix for a profile's name with a machine's name in it (`nccl-h100`): the machine's profile."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile

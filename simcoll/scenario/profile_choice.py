@@ -16,7 +16,7 @@ UNFITTED: Final = "one-port"  # the profile of machines without a fitted one
 
 
 def check_gpus(profile: Profile, system: SystemFile | None) -> None:
-    """Raise InputError if the profile is for other GPUs, or for GPUs with other links; the message names fitting
+    """Raise InputError if the profile is for other GPUs, or GPUs with other links; the message names fitting
     profiles."""
     if system is None:
         return
@@ -32,11 +32,8 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
 
 
 def check_named(system: SystemFile, tree: Node) -> None:
-    """Raise InputError, with the place in the file, if a machine's file names an unknown profile.
-
-    Both profiles in the file are checked: the profile of the GPUs, which bounds always need, and the profile of the
-    NICs.
-    """
+    """Raise InputError, with the place in the file, if a machine's file names an unknown profile. Both profiles in the
+    file are checked: the profile of the GPUs, which bounds always need, and the profile of the NICs."""
     nic = system.nic.profile if system.nic else None
     for part, name in ((tree, system.profile), (tree.get("nic"), nic)):
         if name and part and (written := part.get("profile")):
@@ -67,8 +64,7 @@ def system_of(spec: TopologySpec | None) -> SystemFile | None:
 
 
 def _serving(system: SystemFile) -> list[str]:
-    """Return the shipped profiles for a system's GPUs: those for their compute capability, or if there are none, those
-    for all."""
+    """Return the shipped profiles for a system's GPUs: for their compute capability, if any, else for all."""
     if system.gpu is None:
         return []
     known = {name: load_network(name) for name in shipped_profiles()}
@@ -94,8 +90,7 @@ def _mismatch(profile: Profile, system: SystemFile) -> str | None:
 
 
 def peak_of(system: SystemFile) -> str | None:
-    """Return the key under which `workload.models.gpus` has the peak speed of a machine's GPUs; None if it lacks
-    them."""
+    """Return the key under which `workload.models.gpus` has the peak speed of a machine's GPUs; else None."""
     model = system.gpu.model.partition(" ")[0].lower() if system.gpu else ""
     from simcoll.workload.models import gpus  # only workloads ask
 

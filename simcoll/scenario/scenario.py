@@ -66,10 +66,8 @@ NATURAL_LISTS: Final = frozenset(
 
 
 def algorithm_for(collective: str | None, spec: str) -> str:
-    """Return the value of the key `algorithm` in the registry's spelling.
-
-    `spec` is the file of a schedule, one of CHOSEN, or a name of NCCL's or the registry's. Raises ValueError otherwise.
-    """
+    """Return the value of the key `algorithm` in the registry's spelling. `spec` is the file of a schedule, one of
+    CHOSEN, or a name of NCCL's or the registry's. Raises ValueError otherwise."""
     if schedule_json.is_file(spec):
         _check_schedule(spec, collective)
         return spec
@@ -113,8 +111,7 @@ def _first_mistake() -> Iterator[None]:
 
 
 def machine_named(name: str) -> dict[str, Any]:
-    """Convert a text at the key `topology` (a file's path, a shipped system's name, or keys in braces) into a
-    mapping."""
+    """Convert a text at the key `topology` (a file, a shipped system's name, or keys in braces) into a mapping."""
     if name.startswith("{"):
         return dict(yaml_tree.parse(name, "topology").plain())
     return {"file" if input_files.names_yaml(name) else "system": name}

@@ -131,10 +131,8 @@ def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
 
 
 def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
-    """Return the points of a scenario, by its file's path, a shipped scenario's name, or a collective's name.
-
-    `options` are assignments as for `--set`; without a name they give all keys. Raises InputError with every mistake.
-    """
+    """Return the points of a scenario, by its file's path, a shipped scenario's name, or a collective's name. `options`
+    are assignments as for `--set`; without a name they give all keys. Raises InputError with every mistake."""
     if name is None:
         if not options:
             raise InputError("no scenario is given", "name one, or give all keys with --on SYSTEM and --set PATH=VALUE")
@@ -148,10 +146,8 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
 
 
 def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
-    """Return the points of a scenario that is given as a tree with places.
-
-    Raises InputError with every mistake, including the `mistakes` found while the tree was read.
-    """
+    """Return the points of a scenario that is given as a tree with places. Raises InputError with every mistake,
+    including the `mistakes` found while the tree was read."""
     tree = _assigned(tree, options)
     if not isinstance(tree.value, dict):
         raise InputError("a scenario is a mapping", "write key: value lines", tree.place)
@@ -183,10 +179,8 @@ def names_collective(name: str) -> bool:
 
 
 def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
-    """Return the points for a collective that the user named on the command line.
-
-    Raises InputError with every mistake. For a missing key the message names the option, e.g. `--size`.
-    """
+    """Return the points for a collective that the user named on the command line. Raises InputError with every mistake.
+    For a missing key the message names the option, e.g. `--size`."""
     tree = _assigned(tree, options)
 
     def missing(key: str) -> bool:
@@ -260,8 +254,7 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """Return the topology for `simcoll topology show`: a system or file, changed by `--set topology.…`. Raises
-    InputError."""
+    """Return the topology for `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes

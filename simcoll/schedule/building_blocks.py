@@ -40,8 +40,7 @@ def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
 
 
 def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Iterator[StepPattern]:
-    """Yield m−1 steps, as one `Repeat` if possible. In step s, position i sends shard i − lag − s to the next
-    position."""
+    """Yield m−1 steps, as one `Repeat` if possible. In step s, position i sends shard i − lag − s to i+1."""
     groups = _groups(ranks)
     shards, m = _shards(slots, groups), groups.shape[1]
     i = np.arange(m)
@@ -74,8 +73,7 @@ def grid_reduce_scatter(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
 
 
 def grid_all_gather(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
-    """Yield ring all-gathers along each axis of a grid of ranks, the first axis first; each rank starts with its own
-    chunk."""
+    """Yield ring all-gathers along each axis of a grid of ranks, in order; each rank starts with its own chunk."""
     for axis in range(grid.ndim):
         yield from ring_all_gather(*rings_along(grid, chunks, axis))
 

@@ -51,8 +51,7 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
 
 
 class Places:
-    """Numbers (participant, slot) pairs; the numbers are called places. They cover all slots, or the `chosen`
-    chunks."""
+    """Numbers (participant, slot) pairs; the numbers are called places. They cover all or the `chosen` chunks."""
 
     def __init__(self, source: AnySchedule, chosen: Numbers | None):
         slots = np.arange(source.n_slots) if chosen is None else chosen
@@ -104,8 +103,7 @@ def _keeps_chunks(source: AnySchedule) -> bool:
 
 
 def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers, Step]]:
-    """Yield the transfers (rows) that carry the `chosen` chunks, some steps at a time, with the step number of each
-    row."""
+    """Yield the transfers (rows) that carry the `chosen` chunks, some steps at a time, with each row's step number."""
     number = 0
     wanted = np.zeros(source.n_slots, np.bool_)
     wanted[slice(None) if chosen is None else chosen] = True

@@ -256,8 +256,7 @@ class StreamedSchedule(_Named):
     rotation: Rotation | None = None
 
     def parts(self) -> Iterator[StepPattern]:
-        """Return an iterator over steps and repeats, with rows in schedule order. The parts of short streams are
-        cached."""
+        """Return an iterator over steps and repeats, with rows in schedule order. Short streams are cached."""
         return iter(self._held) if self._held is not None else map(self._checked, self.make())
 
     @property

@@ -20,8 +20,7 @@ Leaves = dict[str, list[str]]  # the ports on each leaf switch
 
 @dataclass
 class FabricPlan:
-    """The devices of a network with their attributes, and its directed links, in the order in which they will be
-    numbered."""
+    """The devices of a network with their attributes, and its directed links, in the order of their later numbers."""
 
     devices: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     links: list[tuple[str, str, Link]] = field(default_factory=list)
@@ -38,8 +37,7 @@ class FabricPlan:
 
 @dataclass(frozen=True)
 class FabricShape:
-    """The sizes of a fabric: the `cable` of each port, the latency between switches in ps, and the number of devices
-    per level."""
+    """The sizes of a fabric: each port's `cable`, the latency between switches in ps, and devices per level."""
 
     cable: Link
     trunk_latency: int
@@ -66,9 +64,7 @@ def single_switch(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None
 
 def rail_optimised(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
     """Connect the NICs of one index in all machines (a rail) to a leaf switch, or to one for each `per_leaf` machines.
-
-    Spines join all leaves.
-    """
+    Spines join all leaves."""
     rails = max(map(len, machines))
     blocks = list(_blocks(machines, shape.per_leaf))
     leaves: Leaves = {}

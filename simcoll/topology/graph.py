@@ -97,12 +97,9 @@ class Topology:
         routing: RoutingPolicy | None = None,
         routes: Mapping[str, Sequence[str]] | None = None,
     ) -> Topology:
-        """Return a topology made from a copy of a networkx graph. An undirected edge becomes two links.
-
-        Every device needs a `kind`. Every edge needs a `link=Link(…)`, or `bandwidth` and `latency`. The attributes of
-        the graph may contain `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises
-        TopologyError.
-        """
+        """Return a topology made from a copy of a networkx graph. An undirected edge becomes two links. Every device
+        needs a `kind`. Every edge needs a `link=Link(…)`, or `bandwidth` and `latency`. The attributes of the graph may
+        contain `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises TopologyError."""
         said = networkx_attributes.read(graph.graph)
         about = name or said.name, routing or said.routing or "shortest", said.routes if routes is None else routes
         return cls(Wiring.of(graph, said.dims), *about, said.facts)
@@ -143,8 +140,7 @@ class Topology:
         return len(set(self._node.values()) - {None})
 
     def agents_for(self, devices: Sequence[str]) -> tuple[str, ...]:
-        """Return the switches that can reduce and are joined to every one of the devices, by links in both
-        directions."""
+        """Return the switches that can reduce and are joined to every one of the devices, with links both ways."""
         near: list[Sequence[str]] = [self._agents_near.get(device, ()) for device in devices] or [self.agents]
         return tuple(agent for agent in near[0] if all(agent in some for some in near))
 
@@ -153,11 +149,9 @@ class Topology:
         return self.wiring.linked_with(self.agents)
 
     def default_groups(self, devices: Sequence[str]) -> RankGroups:
-        """Return the default groups of ranks: one for each node. A rank is a position in `devices`.
-
-        If each node has one rank, there is a group for each leaf switch. On a torus with one rank in each node, groups
-        are nested by dimension; a ring is one group. Empty if there are not at least two groups.
-        """
+        """Return the default groups of ranks: one for each node. A rank is a position in `devices`. If each node has
+        one rank, there is a group for each leaf switch. On a torus with one rank in each node, groups are nested by
+        dimension; a ring is one group. Empty if there are not at least two groups."""
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
@@ -166,16 +160,14 @@ class Topology:
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
     def _leaves(self, devices: Sequence[str]) -> list[int]:
-        """Return for each device the number of its node's leaf switch (see `Machines.leaves`), or its own number
-        without one."""
+        """Return for each device the number of its node's leaf switch (see `Machines.leaves`), or its own number."""
         numbers, leaves = [self._number[device] for device in devices], self._machines.leaves()
         homes = self._machines.of[numbers].tolist()
         return [leaves.get(home, number) for home, number in zip(homes, numbers, strict=True)]
 
     @cached_property
     def members(self) -> dict[int | None, list[str]]:
-        """The names of the devices in each node, by the node's number. The key None has the devices outside all
-        nodes."""
+        """The names of the devices in each node, by the node's number. The key None has devices outside all nodes."""
         return grouped(self._node, self._node.__getitem__)
 
     # --- links ---
@@ -239,10 +231,7 @@ class Topology:
 
     def route(self, src: str, dst: str) -> Route:
         """Return the numbers of the links on the route from one device to another. From a device to itself the route is
-        its memory link, if it has one.
-
-        Raises TopologyError for an unknown device, or if there is no route.
-        """
+        its memory link, if it has one. Raises TopologyError for an unknown device, or if there is no route."""
         if (src, dst) in self._routes:
             return self._routes[src, dst]
         if self._known(src) == self._known(dst):
@@ -316,8 +305,7 @@ class Topology:
         return self._route_tables[0]
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
-        """Convert an entry of `routes`, `src->dst: [devices]` (the two ends may be missing), into (ends, link
-        numbers)."""
+        """Convert an entry of `routes`, `src->dst: [devices]` (its ends may be missing), into (ends, link numbers)."""
         name, devices = item
         src, arrow, dst = (part.strip() for part in name.partition("->"))
         if not arrow:

@@ -371,8 +371,7 @@ def node_file(file: SystemFile) -> SystemFile:
 
 
 def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return a name in its node for each device of a machine, e.g. `gpu0`. Raises TopologyError for kinds unknown to
-    NCCL."""
+    """Return the name of each device in its machine, e.g. `gpu0`. Raises TopologyError for kinds unknown to NCCL."""
     names: dict[str, str] = {}
     for node, devices in members.items():
         counts: Counter[str] = Counter()
@@ -404,8 +403,7 @@ def _least(links: Iterable[Link]) -> Link:
 
 
 def rules(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
-    """Return the rules for the key `links` of a topology file, one for each group of equal links. `links`: by the two
-    ends."""
+    """Return the rules for the key `links` of a topology file, one per group of equal links. `links`: by their ends."""
     return [
         {
             "pairs": [list(pair) for pair in pairs],

@@ -102,8 +102,7 @@ class GraphSearch(Model):
 
 
 def stored(search: GraphSearch | None, gpus: int, nodes: int) -> Graphs | None:
-    """Return the graphs that a file stores for `nodes` nodes with `gpus` GPUs each; None unless there is a ring among
-    them."""
+    """Return the graphs that a file stores for `nodes` nodes with `gpus` GPUs each; None if there is no ring."""
     size = "one" if nodes == 1 else "several"
     rows = [row for row in search.graphs if row.nodes == size and row.gpus[0] <= gpus <= row.gpus[1]] if search else []
     graphs: dict[GraphKind, ChannelGraph] = {row.graph: row.of(gpus) for row in rows}

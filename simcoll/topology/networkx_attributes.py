@@ -34,10 +34,8 @@ def written(topology: Topology) -> dict[str, Any]:
 
 
 def read(attributes: Mapping[Any, Any]) -> SystemFile:
-    """Convert the attributes of a graph into a `SystemFile` without devices and links; unknown ones are ignored.
-
-    Raises TopologyError with every mistake.
-    """
+    """Convert the attributes of a graph into a `SystemFile` without devices and links; unknown ones are ignored. Raises
+    TopologyError with every mistake."""
     said = {key: _plain(key, value) for key, value in attributes.items() if key in KNOWN and value is not None}
     document = {**said, "name": str(said.get("name") or "own graph"), "devices": [], "links": []}
     try:

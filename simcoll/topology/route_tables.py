@@ -27,8 +27,7 @@ NONE: Final = -1
 
 
 class _Part(NamedTuple):
-    """For several routes, one leg (a part of the route): the leg of route i is `links[begin[i]:begin[i] +
-    length[i]]`."""
+    """For several routes, one leg (part of a route) each: for route i it is `links[begin[i]:begin[i] + length[i]]`."""
 
     begin: Numbers
     length: Numbers
@@ -39,8 +38,7 @@ Found = tuple[Numbers, list[_Part]]  # indices of the pairs with a route, and th
 
 
 class _Answers:
-    """A cache of the function `find`, which is called once for each key. Keys are rows of numbers ≥ −1, results are
-    tuples."""
+    """A cache of `find`, which is called once for each key. Keys are rows of numbers ≥ −1, results are tuples."""
 
     def __init__(self, find: Callable[..., tuple[int, ...]]):
         self.find = find
@@ -60,8 +58,7 @@ class _Answers:
 
 
 class _Legs:
-    """A cache of legs (parts of routes) by key, in one array. `paths` counts the legs of a key, `route` finds one
-    leg."""
+    """A cache of legs (parts of routes) by key, in one array. `paths` counts the legs of a key, `route` finds one."""
 
     def __init__(self, paths: Callable[..., int], route: Callable[..., Route]):
         self.paths, self.route = paths, route
@@ -105,8 +102,7 @@ class RouteTables:
 
     def routes(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
         """Return the routes between pairs of device numbers `first[i]` and `last[i]`: the number of links of each,
-        (pairs,), and the links of all routes, concatenated. The number is −1 for a pair that the tables do not
-        cover."""
+        (pairs,), and the links of all routes, concatenated. The number is −1 if the tables lack a pair."""
         blocks = [slice(at, at + AT_ONCE) for at in range(0, len(first), AT_ONCE)]
         count, links = zip(*(self._block(first[block], last[block]) for block in blocks), strict=True)
         return np.concatenate(count), np.concatenate(links)
@@ -137,9 +133,8 @@ class RouteTables:
         return count, links
 
     def _numbers(self, first: Numbers, last: Numbers) -> Numbers:
-        """Return for each pair the CRC-32 of `source->destination`, which chooses among equal routes. CRC-32 is linear
-        but for a constant: it is the CRC of `source->`, shifted by the destination's length, XOR the destination's
-        CRC."""
+        """Return each pair's CRC-32 of `source->destination`, which chooses among equal routes. CRC-32 is linear but
+        for a constant: it is the CRC of `source->`, shifted by the destination's length, XOR the destination's CRC."""
         if self.router.policy == "shortest":
             return np.zeros(len(first), np.int64)
         number, lengths = self._hash[last], self._length[last]
@@ -278,8 +273,7 @@ class _Across:
 
     @cached_property
     def _fabric(self) -> NDArray[np.bool_]:
-        """For each state of the search (see `SearchNet`), whether it is a switch of the fabric that forwards
-        messages."""
+        """For each state of the search (see `SearchNet`), whether it is a fabric switch that forwards messages."""
         hands_on = [kind not in (*ENDPOINTS, "relay") for kind in self.net.kind]
         return self._passable & hands_on & [node is None for node in self.net.node]
 
@@ -320,8 +314,7 @@ class TorusRoutes:
 
     @classmethod
     def of(cls, router: Router, dims: Sequence[int]) -> TorusRoutes | None:
-        """Return the routes of a torus; None unless each machine has one device, and the links form a torus of sides
-        `dims`."""
+        """Return the routes of a torus; None unless machines have one device, and form a torus of sides `dims`."""
         count, (tail, head) = len(router.kinds), np.array(router.links, np.int64).reshape(-1, 2).T
         machines = {*router.nodes} - {None}
         if math.prod(dims) != count or len(machines) < count or {*router.kinds} not in [{kind} for kind in ENDPOINTS]:

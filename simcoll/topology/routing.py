@@ -190,8 +190,7 @@ class DistanceField:
         return found
 
     def _may_go(self, y: SearchState, x: SearchState, source: bool) -> bool:
-        """Return whether a route from `source` may go from state y to x. A source with a single link may always use
-        this link."""
+        """Return whether a route from `source` may go from state y to x. A source's only link is always allowed."""
         only = source and self.home is not NO_HOME and len(self.net.out[y]) == 1
         return only or self.region.goes(self.net, self.home, y, x)
 
@@ -243,8 +242,7 @@ class MachineRoutes:
     def __init__(
         self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
     ):
-        """`by_others`: whether a GPU may send by the NIC of another GPU that it reaches over an NVSwitch (policy
-        `rails`)."""
+        """`by_others`: whether a GPU may send by the NIC of a GPU that it reaches over an NVSwitch (policy `rails`)."""
         self.net, self.widths, self.by_others = SearchNet(links, kinds, [0] * len(kinds)), widths, by_others
         self.kinds, self.links = kinds, links
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
@@ -368,8 +366,7 @@ class Router:
         return ways.paths if ways else 1
 
     def _ways(self, first: int, last: int, where: str) -> FewestHops | None:
-        """Return the routes between two devices of different nodes within `where` (a key of `REGIONS`); None if there
-        are none."""
+        """Return the routes between two nodes' devices within `where` (a key of `REGIONS`); None if there are none."""
         return self._field(last, where, True)[0].ways(self.net.source[first])
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:

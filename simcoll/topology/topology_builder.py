@@ -77,10 +77,8 @@ def described(spec: TopologySpec) -> SystemFile | None:
 
 
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
-    """Build the topology of `spec`. Raises InputError.
-
-    `seed` is for bandwidths with a random `spread`. `without`: devices that are missing in every node, e.g. `nic3`.
-    """
+    """Build the topology of `spec`. Raises InputError. `seed` is for bandwidths with a random `spread`. `without`:
+    devices that are missing in every node, e.g. `nic3`."""
     title, machine = spec.title, None
     if spec.system is not None:
         machine = read_shipped(spec.system)
@@ -288,8 +286,8 @@ def of_keys(keys: Mapping[str, Any]) -> TopologySpec:
 
 
 def dump(topology: Topology) -> str:
-    """Return the text of a topology file with all devices and links of a topology. Loaded again, it gives the same
-    routes."""
+    """Return the text of a topology file with all devices and links of a topology. A topology loaded from it has the
+    same routes."""
     devices = [
         {"name": name, "kind": data["kind"], "node": data.get("node"), "in_network": bool(data.get("in_network"))}
         for name, data in topology.wiring.devices.items()

@@ -148,8 +148,7 @@ _GOES_WITH: Final = {
 
 
 def check_keys(spec: TopologySpec, machine: bool) -> None:
-    """Raise ValueError for contradictory keys. `machine`: whether nodes are machines of a system or file, not bare
-    hosts."""
+    """Raise ValueError for contradictory keys. `machine`: whether nodes are machines, not bare hosts."""
     fabric = spec.fabric or ("rail-optimised" if machine else None)
     if fabric is None:
         raise ValueError(

@@ -163,11 +163,8 @@ class Wiring:
 
     def order_links(self) -> None:
         """Sort the links of each device by the distance between the numbers of the two ends; at ties the lower number
-        comes first.
-
-        The order of links decides between equally good routes. With this order the routes do not depend on the order in
-        which links were given, and routes on a torus finish one dimension after the other.
-        """
+        comes first. The order of links decides between equally good routes. With this order the routes do not depend on
+        the order in which links were given, and routes on a torus finish one dimension after the other."""
         number = dict(zip(self.devices, itertools.count()))
         for sides in (self.ahead, self.behind):
             others = list(itertools.chain.from_iterable(sides.values()))

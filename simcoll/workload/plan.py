@@ -62,8 +62,7 @@ class WorkloadPlan:
         after: Iterable[int] = (),
         stream: str = COMPUTE,
     ) -> int:
-        """Add a computation of some ranks (default: all). Return its number, which later operations name in their
-        `after`."""
+        """Add a computation of some ranks (default: all). Return its number, for the `after` of later operations."""
         time = time_ps if isinstance(time_ps, int) else tuple(time_ps)
         return self._add(name, stream, ranks, time, None, after)
 
@@ -76,8 +75,7 @@ class WorkloadPlan:
         ranks: Iterable[int] | None = None,
         after: Iterable[int] = (),
     ) -> int:
-        """Add a collective of some ranks (default: all). Return its number, which later operations name in their
-        `after`."""
+        """Add a collective of some ranks (default: all). Return its number, for the `after` of later operations."""
         return self._add(name, stream, ranks, 0, call, after)
 
     def _add(

@@ -116,8 +116,7 @@ GroupsOfRanks = Sequence[Sequence[int]]
 
 
 def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan data parallelism: the forward pass, the backward pass with all-reduces of gradients in buckets, the
-    optimizer."""
+    """Plan data parallelism: forward pass, backward pass with all-reduces of gradients in buckets, the optimizer."""
     plan, layers = WorkloadPlan(n), spec.timed(itemsize)
     plan.compute("forward", sum(layer.forward for layer in layers) if spec.forward is None else spec.forward)
     ready: Ready = []
@@ -168,11 +167,9 @@ def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[li
 
 
 def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan fully sharded training: gather and compute, gather again in the backward pass, then reduce and scatter.
-
-    All calls share one communicator and run in the order of their launch. Before a block is computed, the block
-    `prefetch` blocks ahead is gathered.
-    """
+    """Plan fully sharded training: gather and compute, gather again in the backward pass, then reduce and scatter. All
+    calls share one communicator and run in the order of their launch. Before a block is computed, the block `prefetch`
+    blocks ahead is gathered."""
     plan, blocks, ahead = WorkloadPlan(n), spec.blocks(itemsize), spec.prefetch
     passed: dict[int, int] = {}  # block -> the operation that ends the pass over it
     gathered: dict[int, int] = {}
@@ -224,10 +221,8 @@ def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
 
 
 def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan tensor parallelism: split each pass over a block into two halves, each followed by an all-reduce.
-
-    The all-reduce runs among the ranks that share a block. Gradients are reduced among ranks with the same share.
-    """
+    """Plan tensor parallelism: split each pass over a block into two halves, each followed by an all-reduce. The
+    all-reduce runs among the ranks that share a block. Gradients are reduced among ranks with the same share."""
     plan, degree, blocks = WorkloadPlan(n), spec.degree, spec.blocks(itemsize)
     inside, across = _neighbours(n, degree, "degree")
     call = CollectiveCall("all_reduce", spec.algorithm, _whole(spec.handed_on(itemsize), itemsize))
@@ -253,10 +248,8 @@ def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[Worklo
 
 
 def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan a pipeline: every stage runs its microbatches in the order 1F1B, and sends results while it computes.
-
-    The ranks of a stage are consecutive. Each sends to the rank with its position in the next stage.
-    """
+    """Plan a pipeline: every stage runs its microbatches in the order 1F1B, and sends results while it computes. The
+    ranks of a stage are consecutive. Each sends to the rank with its position in the next stage."""
     plan, stages, blocks = WorkloadPlan(n), spec.stages, spec.blocks(itemsize)
     if len(blocks) < stages:
         raise wrong("workload", f"{len(blocks)} blocks are fewer than {stages} stages", "take fewer stages")
@@ -308,10 +301,8 @@ def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, i
 
 
 def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan a mixture of experts: in each block, tokens are sent to the ranks of their experts and back.
-
-    All gradients but those of the experts are reduced among all ranks.
-    """
+    """Plan a mixture of experts: in each block, tokens are sent to the ranks of their experts and back. All gradients
+    but those of the experts are reduced among all ranks."""
     plan, degree, blocks = WorkloadPlan(n), spec.degree or n, spec.blocks(itemsize)
     inside, _ = _neighbours(n, degree, "degree")
     shares = [max(1, round(UNITS * (place + 1) ** -spec.skew)) for place in range(degree)]
@@ -341,10 +332,8 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 
 def _all_to_alls(spec: Moe, shares: list[int], nbytes: int, itemsize: int) -> tuple[CollectiveCall, CollectiveCall]:
     """Return two collectives: the all-to-all that sends tokens to the experts, and the one that sends them back.
-
     `shares` are the ranks' shares of tokens. On the way back a rank with many tokens sends more. Rows of weights must
-    have equal sums, so a rank with few tokens gets a larger block for itself, which costs nothing.
-    """
+    have equal sums, so a rank with few tokens gets a larger block for itself, which costs nothing."""
     if len(set(shares)) == 1:
         even = CollectiveCall("all_to_all", spec.algorithm, _whole(nbytes, itemsize * len(shares)))
         return even, even
@@ -372,8 +361,5 @@ PLANS: Final[dict[type, Callable[..., Planned]]] = {
 
 def plan_of(spec: Any, n: int, itemsize: int) -> Planned:
     """Plan a workload for `n` ranks, with `itemsize` bytes per element. Return the plan, and columns to add to the
-    results.
-
-    Raises InputError if the workload does not fit that many ranks.
-    """
+    results. Raises InputError if the workload does not fit that many ranks."""
     return PLANS[type(spec)](spec, n, itemsize)

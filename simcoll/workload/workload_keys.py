@@ -92,10 +92,8 @@ class Training(Model):
         return self
 
     def timed(self, itemsize: int) -> list[Layer]:
-        """Return the layers with their times, in forward order.
-
-        A named model has `itemsize` bytes per parameter. Each layer that the file lists is a block of its own.
-        """
+        """Return the layers with their times, in forward order. A named model has `itemsize` bytes per parameter. Each
+        layer that the file lists is a block of its own."""
         if self.model is None:
             given = [layer for layer in self.layers or () for _ in range(layer.times)]
             return [
@@ -159,8 +157,7 @@ class Fsdp(Training):
 
 
 class Split(Bucketed):
-    """Training in which blocks send their results, `activations` bytes, between ranks. Default: the size for the named
-    model."""
+    """Training in which blocks send their results, `activations` bytes, between ranks. Default: the named model's."""
 
     activations: Bytes | None = None
     """Bytes of the activations that a block passes on. Default: the activations of the named model for `batch`

@@ -347,8 +347,7 @@ def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
-    """Find the flows connected with link `seed` by shared links, and these links; return the counts of links and
-    flows."""
+    """Find the flows connected with link `seed` by shared links, and these links; return both counts."""
     path, length, width, owner = fabric.path, fabric.length, fabric.width, fabric.owner
     links, members, link_mark, flow_mark = fabric.links, fabric.members, fabric.link_mark, fabric.flow_mark
     capacity, available, share, unfixed = fabric.capacity, fabric.available, fabric.share, fabric.unfixed

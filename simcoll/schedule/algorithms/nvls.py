@@ -42,8 +42,7 @@ def nvls_reduce_scatter(request: Request) -> Iterator[StepPattern]:
 
 
 def _parts(request: Request) -> int:
-    """Return the number of parts of the buffer: two (one per tree) for each head, i.e. each rank that sends across
-    groups."""
+    """Return the number of parts of the buffer: two (one per tree) for each head, a rank that sends across groups."""
     size = int(request.equal_groups()[0].size)
     return 2 * min(size, int(request.options.get("heads", size)))
 

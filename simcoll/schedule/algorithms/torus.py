@@ -45,8 +45,7 @@ def _parts(request: Request, mirrored: Callable[[Ranks], Ranks] = np.flip) -> li
 
 
 def _turned(request: Request) -> Rotation:
-    """Return the schedule's symmetry: a shift of all ranks by one along the first axis, and of the chunks along with
-    them."""
+    """Return the schedule's symmetry: a shift of all ranks by one along the first axis, with their chunks."""
     grid = _grid(request)
     return Rotation(grid.size // len(grid), _chunks(request) // len(grid), _chunks(request))
 
@@ -104,7 +103,7 @@ def _one_on(grid: Ranks) -> Ranks:
 
 
 def _gathering(grid: Ranks, chunks: Ranks) -> Iterator[tuple[Ranks, Ranks, Ranks]]:
-    """Yield swing's all-gather as senders, receivers and slots of each step. Every rank gets each other rank's chunk
+    """Yield senders, receivers and slots of each step of swing's all-gather. Every rank gets each other rank's chunk
     once."""
     slot = np.empty(grid.size, np.int64)
     slot[grid] = chunks
@@ -116,8 +115,7 @@ def _gathering(grid: Ranks, chunks: Ranks) -> Iterator[tuple[Ranks, Ranks, Ranks
 
 
 def _swings(grid: Ranks) -> Iterator[tuple[Ranks, Ranks]]:
-    """Return senders and receivers of each step of a reduce-scatter. Steps alternate between dimensions, the last one
-    first."""
+    """Return senders and receivers of each step of a reduce-scatter. Steps alternate between dimensions."""
     lines = [np.moveaxis(grid, axis, 0).reshape(grid.shape[axis], -1) for axis in reversed(range(grid.ndim))]
     yield from _in_turn([list(_swings_of(line)) for line in lines])
 
@@ -129,8 +127,8 @@ def _in_turn(steps: Sequence[Sequence[tuple[Ranks, Ranks]]]) -> Iterator[tuple[R
 
 
 def _swings_of(line: Ranks) -> Iterable[tuple[Ranks, Ranks]]:
-    """Return the steps along one dimension. `line` is (m, parallel lines). If m is odd, rank m−1 joins in the last
-    step."""
+    """Return the steps along one dimension. `line` is (m, parallel lines). If m is odd, rank m−1 takes part in the last
+    step only."""
     core, odd = np.split(line, [len(line) - len(line) % 2])
     place, steps = np.arange(len(core)), (len(core) - 1).bit_length() if len(core) else 0
     for step in range(steps):
