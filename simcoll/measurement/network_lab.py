@@ -62,7 +62,7 @@ def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
 
 
 def priority() -> tuple[str, ...]:
-    """Return the command words PRIORITY if they work on this machine, else (); some containers forbid them."""
+    """Return the command words PRIORITY, or () if they do not work on this machine: some containers forbid them."""
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:
         return ()
     return PRIORITY
