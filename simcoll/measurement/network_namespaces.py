@@ -316,5 +316,5 @@ def _agreeing(topology: Topology) -> None:
             if topology.kinds[via] == "host" and topology.route(via, dst) != route[place:]:
                 raise InputError(
                     f"{topology.name}: {src}->{dst} takes another route after {via} than {via}->{dst}",
-                    "give routes that agree behind a host",
+                    f"give both routes the same links from {via} on",
                 )

@@ -220,7 +220,8 @@ def join(
     unfit = next((case for case in every if case.ranks != world), None)
     if unfit:
         raise InputError(
-            f"{unfit.task.title}: there are {world} ranks", f"start {unfit.ranks} of them, or give --ranks {world}"
+            f"{unfit.task.title}: needs {unfit.ranks} ranks, and {world} have started",
+            f"start {unfit.ranks} ranks, or give --ranks {world}",
         )
     marks, turns = np.full(3, NOT_BEGUN, np.int64), itertools.count()
 

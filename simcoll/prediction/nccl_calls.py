@@ -606,8 +606,8 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
-            f"{len(places)} ranks are not equally many on each node, where simcoll does not know NCCL's channels; "
-            "write placement: {per_node: …}"
+            f"nodes have different numbers of the {len(places)} ranks, and simcoll knows NCCL's channels only for "
+            "equal numbers; write placement: {per_node: …}"
         )
     number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # hosts have none
     numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()

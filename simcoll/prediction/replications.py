@@ -212,7 +212,7 @@ def _check(prediction: Prediction) -> None:
     if not spec.ecmp:
         return
     if prediction.topology.routing == "shortest":
-        raise wrong("variability", "routing: shortest hashes no routes", "leave out `ecmp`, or write `routing: ecmp`")
+        raise wrong("variability", "routing: shortest draws no routes", "leave out `ecmp`, or write `routing: ecmp`")
     if not drawable(prediction.program, prediction.topology):
         why = "`ecmp` changes nothing: no message has several equal routes"
         raise wrong("variability", why, "leave out `ecmp`, or place ranks on several leaves of a fabric with spines")

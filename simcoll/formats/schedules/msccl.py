@@ -133,7 +133,7 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=thread_programs.MOST_PLACES)
     blocks = collective(name).blocks(n)
     if n_chunks % blocks:
-        root.wrong(f"{n_chunks} chunks cannot be cut into {blocks} blocks", f"{name} of {n} GPUs needs a multiple")
+        root.wrong(f"{n_chunks} chunks cannot be cut into {blocks} blocks", f"{name} needs a multiple of {blocks}")
     in_place = root.attributes.get("inplace", "0") == "1" or not (sizes["i"] and sizes["o"])
     program = MscclProgram(plain(root.attributes.get("name", ""), "imported"), name, n, n_chunks, in_place, sizes, root)
     for gpu, number in zip(gpus, ids, strict=True):

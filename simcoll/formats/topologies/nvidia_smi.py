@@ -110,7 +110,7 @@ def _header(line: str, place: Place) -> list[str]:
     columns = words[: min(ends, default=len(words))]
     if len(set(columns)) < len(columns) or len(columns) > MOST_DEVICES:
         raise InputError(
-            "a device stands twice, or there are too many", f"give at most {MOST_DEVICES}, each once", place
+            "a device is named twice, or there are too many devices", f"give at most {MOST_DEVICES}, each once", place
         )
     return columns
 
