@@ -146,7 +146,7 @@ def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backe
 
 
 def _ranks(text: str | None) -> list[str]:
-    """Return `--ranks` as an assignment to the scenario."""
+    """Return the option `--ranks` as an assignment to the scenario; empty without the option."""
     if text is None:
         return []
     numbers = counts(text, "--ranks", "ranks", "write e.g. 2 or 2,4")

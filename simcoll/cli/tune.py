@@ -117,7 +117,7 @@ def tune(
 
 
 def _scenarios(options: Sequence[str]) -> list[Scenario]:
-    """Return scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
+    """Return a scenario of a call for each number of nodes; raises InputError for keys that the tuner ignores."""
     from simcoll.config.yaml_tree import located, sources
     from simcoll.scenario.scenario_files import points
 
@@ -143,10 +143,10 @@ def _check(profile: str | None, graph_file: Path | None) -> None:
 
 
 def _regrets(scenario: Scenario, table: TunerTable, profile: str) -> list[dict[str, Any]]:
-    """Simulate NCCL's choice and the best pair of algorithm and protocol; return a row for each collective and size.
+    """Simulate NCCL's choice and all pairs of algorithm and protocol; return a row for each collective and size.
 
-    `regret` is how much longer NCCL's pair takes, as a share. Rows cover the collectives that the profile was fitted
-    to; points whose choice is not modelled are left out.
+    `regret` is how much longer NCCL's choice takes than the best pair, as a share. Rows cover the collectives to which
+    the profile was fitted; points whose choice is not modelled are left out.
     """
     from simcoll.nccl.algorithm_names import COLLECTIVES, names
     from simcoll.prediction.predict import predict
