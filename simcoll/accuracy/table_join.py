@@ -302,7 +302,7 @@ def _complain(
 
 
 def _is_fraction(value: object) -> bool:
-    """Return whether a cell is a fraction with at least three decimals; a release (`2.27`) is text."""
+    """Return whether a cell is a decimal fraction with at least three decimals; a release such as `2.27` is a text."""
     return isinstance(value, float | str) and re.fullmatch(r"-?\d+\.\d{3,}(e[-+]?\d+)?", str(value)) is not None
 
 

@@ -457,7 +457,8 @@ class _Walk:
 
     @cached_property
     def by_server(self) -> tuple[Array, Array]:
-        """Return the hops over each server: a link in all views of the program's links (see `Program`)."""
+        """Return the hops over each server, i.e. each link, whatever rates the calls of a plan see on it
+        (`Program`)."""
         program = self.program
         links = program.hops.links
         return grouped(links % program.servers, np.arange(len(links), dtype=np.int32), program.servers)

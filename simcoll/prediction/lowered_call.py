@@ -134,12 +134,13 @@ class PlainCall:
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
+        """Return the time in ps that the call takes in addition to its transfers: the sum of `lead`."""
         return sum(self.lead.values())
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time in ps that the call takes besides its transfers, by cause, e.g. {"launch": 5_000_000}."""
+        """Return the time in ps that the call takes in addition to its transfers, by cause, e.g. {"launch":
+        5_000_000}."""
         return {"launch": self._one_launch}
 
     @property

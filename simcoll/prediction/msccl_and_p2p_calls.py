@@ -148,7 +148,7 @@ class PrimitivesCall(KernelCall):
 
     @property
     def _rate(self) -> int:
-        """Return a thread block's rate in B/s (0: no limit): polling for flags in LL, else moving data as in NCCL."""
+        """Return a thread block's rate in B/s (0: no limit): in LL that of reading flags, else that of moving data."""
         return self.kernels.LL.rate if self.protocol == "LL" else self.kernels.P2P.both
 
     @property
@@ -291,7 +291,7 @@ class MultimemCall(PullCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time in ps beside transfers, by cause; `copies` go to the switch's buffers and back."""
+        """Return the time in ps added to transfers, by cause; `copies` are to the switch's buffers and back."""
         copied = 0
         for link in self.rated.route(self.places[0], self.places[0]):  # the link of the memory, if the topology has one
             copied += int(self.rated.latencies[link])

@@ -524,7 +524,8 @@ class NcclExecutor(PlainExecutor):
         return [scenario.model_copy(update=names) for names in named]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return pairs (algorithm, protocol) that NCCL can run, with the named protocol only; else RefusedError."""
+        """Return the pairs (algorithm, protocol) that NCCL can run; only those with the protocol that the scenario
+        names, if it names one. Raises RefusedError if there are none."""
         if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
             pairs = [
                 (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
@@ -573,7 +574,7 @@ def least_between(rated: Topology, places: Sequence[str]) -> int:
 
 
 def _nccl_name(scenario: Scenario, library: str) -> Any:
-    """Return NCCL's own name of the algorithm that a scenario names, by NCCL's name or by its schedule's name."""
+    """Return the name that NCCL has for the scenario's algorithm; the scenario may use this name or the schedule's."""
     if scenario.algorithm == "auto":
         return "auto"
     names, name = (

@@ -377,8 +377,8 @@ def _planned(
     call: CollectiveCall,
     ranks: tuple[int, ...],
 ) -> PlannedCall:
-    """Return a call of some ranks, bound as if it ran alone; `join` later lets it share links with other calls. Raises
-    RefusedError if the algorithm cannot serve the call, InputError for wrong input."""
+    """Return a call of some ranks with the program that it has if it runs alone; `join` later lets it share links with
+    other calls. Raises RefusedError if the algorithm cannot serve the call, InputError for wrong input."""
     try:
         return _bound(alone(scenario, places, call, ranks), rated, costs)
     except TopologyError:

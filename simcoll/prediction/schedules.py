@@ -74,7 +74,7 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
 
 
 def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> tuple[StreamedProgram, str]:
-    """Return the point's schedule with sizes and network, not yet bound to routes, and how the schedule was proved."""
+    """Return the point's schedule with sizes and network (routes are found later), and how the schedule was proved."""
     proved = source_of(point, network, places)
     source, params = proved.source, point.params()
     agents = agents_of(point, network, places)[: source.agents] if source.agents else ()

@@ -37,9 +37,9 @@ MANY_LAUNCHES: Final = 3  # the bootstrap draws launches only of rows with at le
 
 
 class RetimedPoint:
-    """A point that is bound once, and then timed under many costs during a fit.
+    """A point whose program is made once, and then timed under many costs during a fit.
 
-    If the library's choice depends on the fitted costs, each possible choice is bound, and the fastest one counts.
+    If the library's choice depends on the costs, there is a program for each possible choice, and the fastest counts.
     """
 
     def __init__(self, scenario: Scenario):

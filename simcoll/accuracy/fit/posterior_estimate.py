@@ -264,7 +264,7 @@ class _FromPrior(Fitting):
 
 
 def _kept(belief: Belief, boldness: float) -> Belief:
-    """Return the belief, narrowed by the factor `boldness` and without tails: a fit then stays nearer to it."""
+    """Return the belief without tails and with its widths times `boldness` (below 1): fits then stay nearer to it."""
     return belief if boldness == 1 else belief._replace(widths=belief.widths * boldness, tails=False)
 
 
