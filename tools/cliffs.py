@@ -2,8 +2,8 @@
 
     python tools/cliffs.py OUT.csv [--only SYSTEM]... [--nodes 2,8] [--collective NAME]... [--against BEFORE.csv]
 
-Predicts calls of all shipped systems on several nodes with the shipped costs, and writes them to OUT.csv. It prints
-calls, the worst of each kind first, for which
+Predicts calls of all shipped systems on several nodes with the shipped costs, and writes them to OUT.csv. It prints,
+the worst of each kind first, where
 
 * a larger call takes less time, by more than 15 % (falls),
 * a call that is larger by at most 26 % takes more than 1.7 times as long (jumps),

@@ -193,8 +193,8 @@ def _operator_and_root(row: MeasuredRow) -> dict[str, Any]:
 
 
 def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
-    """Return a flag for each row that took more than TOO_LONG times as long as a row of at least twice its size with
-    all other columns equal: something disturbed the machine.
+    """Return a flag for each row that something disturbed. Such a row took more than TOO_LONG times as long as a row of
+    at least twice its size, with all other columns equal.
 
     Flags of ENOUGH or more neighbouring sizes with similar times are removed: some networks serve small messages in
     another way. The rule uses only measured times, so that a bad prediction cannot flag a row.

@@ -168,7 +168,7 @@ class _Walk:
     # --- the path so far ---
 
     def cover(self, begin: int, cause: str, where: int = NONE, transfer: int = NONE) -> None:
-        """Add the segment from `begin` (ps) to the begin of the segment found last."""
+        """Add a segment from `begin` (ps) up to the earliest segment found so far."""
         if begin < self.at:
             self.rows.append((begin, self.at, CODES[cause], where, transfer, self.via))
             self.at, self.via = begin, 0
@@ -457,8 +457,7 @@ class _Walk:
 
     @cached_property
     def by_server(self) -> tuple[Array, Array]:
-        """Return the hops over each server, i.e. each link, whatever rates the calls of a plan see on it
-        (`Program`)."""
+        """Return the hops over each server: a link, whatever rates the calls of a plan get on it (`Program`)."""
         program = self.program
         links = program.hops.links
         return grouped(links % program.servers, np.arange(len(links), dtype=np.int32), program.servers)

@@ -94,7 +94,7 @@ class BuiltNetwork:
         return {device: f"{PREFIX}{own_mark()}-{device}" for device in self.plan.devices}
 
     def inside(self, device: str) -> list[str]:
-        """Return the words that run a command inside a device's namespace."""
+        """Return the words to put before a command so that it runs inside a device's namespace."""
         return ["ip", "netns", "exec", self.names[device]]
 
     def __enter__(self) -> BuiltNetwork:

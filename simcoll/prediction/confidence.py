@@ -242,8 +242,8 @@ class PredictedCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The confidence in a predicted time, and factors of this time that end its 90 % intervals: `low` and `high` for a
-    single measurement, `median_low` and `median_high` for the median of many."""
+    """The confidence in a predicted time, and its 90 % intervals as factors of this time: from `low` to `high` for a
+    single measurement, from `median_low` to `median_high` for the median of many."""
 
     confidence: Confidence
     low: float | None = None

@@ -1,6 +1,6 @@
-"""A collective call in the form that engines run, and the executors that turn a scenario into it (plain schedule,
-NCCL's kernels, or one kernel of the user). The profile decides which executor is used; if the profile has costs of
-kernels, the scenario's key `executor` may name another. Executors are imported only when a call needs them."""
+"""A collective call in the form that engines run, and the executors that turn a scenario into this form. A call runs as
+a plain schedule, by NCCL's kernels, or by one kernel of the user. The profile decides which executor is used; if it has
+costs of kernels, the scenario's key `executor` may name another. Executors are imported only when a call needs them."""
 
 from __future__ import annotations
 
@@ -139,8 +139,7 @@ class PlainCall:
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time in ps that the call takes in addition to its transfers, by cause, e.g. {"launch":
-        5_000_000}."""
+        """Return the time in ps that the call takes in addition to its transfers, by cause, e.g. "launch"."""
         return {"launch": self._one_launch}
 
     @property
@@ -167,7 +166,7 @@ class PlainCall:
 
 
 class PlainExecutor:
-    """Runs calls as plain schedules. `tunable`: the scenario's `model` applies. Users can name `protocols`."""
+    """Runs calls as plain schedules. `tunable`: the scenario's `model` applies. `protocols`: those that it may name."""
 
     tunable: ClassVar[bool] = True
     protocols: ClassVar[tuple[str, ...]] = ()
@@ -213,8 +212,8 @@ class PlainExecutor:
         return [option for name, option in options.items() if not (alone and name in BETWEEN_NODES)]
 
     def copies(self, scenario: Scenario, topology: Topology) -> int:
-        """Return how many copies of a call's schedule use all NICs, direct links or directions. Return 0 if there is
-        nothing to choose: the profile is fitted or chooses itself, or the scenario sets copies or channels."""
+        """Return how many copies of a call's schedule use all NICs, direct links or directions. Return 0 if the number
+        is not free: the profile is fitted or chooses it, or the scenario sets copies or channels."""
         given = scenario.model.copies or scenario.model.channels is not None
         if given or self.profile.calibration or self.profile.bound:
             return 0

@@ -41,8 +41,8 @@ MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a
 
 
 class LinkSort(NamedTuple):
-    """A class of links that are treated alike: rated B/s, kind, whether links lead to a host, whether a proxy (CPU
-    thread) sends over them, whether they belong to a NIC, and the number of `equal` trunks (links between switches)."""
+    """A class of links that are treated alike: they have equal rated B/s, kind and number of `equal` trunks (links
+    between switches). All or none lead to a host, are used by a proxy (CPU thread) or belong to a NIC."""
 
     bandwidth: int
     kind: str
@@ -231,7 +231,7 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 
 def alike(rated: Topology) -> Numbers:
     """Return each link's class number (links,). Two links are in one class if they join devices of the same kinds in or
-    between the same nodes, or if they are trunks between switches of the same classes."""
+    between the same nodes. Trunks are in one class if they join switches of the same classes."""
     switches = _switches(rated) if rated.trunks.any() else {}
     kinds = rated.of_ends(numbers_of(rated.kinds.values()))
     nodes = rated.of_ends(numbers_of(map(rated.node_of, rated.kinds)))

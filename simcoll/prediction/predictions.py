@@ -72,8 +72,7 @@ def policy(point: Scenario, keep: Keep = "auto") -> Policy:
 
 
 class PlannedCall(NamedTuple):
-    """A call of a workload's plan: the call as lowered by its executor, how its schedule was proved, and its
-    program."""
+    """A call of a workload's plan: as lowered by its executor, how its schedule was proved, and its program."""
 
     lowered: PlainCall
     proved: str

@@ -108,7 +108,7 @@ class Region:
 
     @property
     def beyond(self) -> bool:
-        """Whether the median of the region is beyond its band."""
+        """Whether the region's median of measured / expected is outside its band."""
         return not self.low <= self.ratio <= self.high
 
 
@@ -183,7 +183,7 @@ class MeasuredTable:
         return tuple(judged(group, self.measured / predicted, self.bands) for group in self.groups)
 
     def but_for_accidents(self, fit: Fit) -> Fit:
-        """Return the fit with `but_for_accident` applied to each of its regions."""
+        """Return the fit, with each of its regions judged as `but_for_accident` does."""
         of_point = {point: members for members in self.series for point in members}
         ratios = self.measured / fit.predicted
         regions = (but_for_accident(region, of_point[region.points[0]], ratios, self.bands) for region in fit.regions)

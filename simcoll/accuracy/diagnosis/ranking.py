@@ -41,8 +41,7 @@ ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
 class HypothesisTimes:
-    """Computes the times (us) of a table's points under hypotheses; a point's program is made once for each changed
-    scenario."""
+    """Computes times (us) of a table's points under hypotheses; a point's program is made once per changed scenario."""
 
     def __init__(self, table: MeasuredTable):
         self._table = table
@@ -55,8 +54,7 @@ class HypothesisTimes:
         return list(dict.fromkeys(kind for point in points for kind in self._bound(HEALTHY, point).kinds))
 
     def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Floats | None:
-        """Return the times in us of all points, or of the numbered `points`; None if one of them cannot be
-        simulated."""
+        """Return the times in us of all points, or of those numbered `points`; None if simulating one is impossible."""
         numbers = range(len(self._table.scenarios)) if points is None else points
         if hypothesis.scenario is HEALTHY.scenario and hypothesis.setting is HEALTHY.setting:
             return self._table.predicted[list(numbers)]
@@ -109,8 +107,7 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
 
 
 def in_order(fits: Iterable[Fit], base: Fit) -> list[Fit]:
-    """Sort fits: first those that explain the regions that are off on the healthy machine `base`, then the others, each
-    by score.
+    """Sort fits: first those that explain the regions that are off on the healthy machine `base`, each group by score.
 
     Among explanations only the score decides: the nearer one is better, even if its nearest variant leaves a region
     just outside its band. Of equal ones the earlier comes first.
@@ -173,8 +170,7 @@ def _promising(
     order = sorted(probes.tolist(), key=lambda point: table.scenarios[point].nbytes)  # small calls run quicker
 
     def late(variant: Hypothesis) -> float:
-        """Return by how much a variant is slower than measured at three probes: the median of log(predicted /
-        measured)."""
+        """Return how much slower than measured a variant is at three probes: median of log(predicted / measured)."""
         three = probes[[0, len(probes) // 2, -1]]
         predicted = times.under(variant, three.tolist())
         if predicted is None:

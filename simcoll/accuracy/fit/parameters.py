@@ -1,10 +1,10 @@
 """Name the parameters that a calibration may fit, with their costs, limits and units.
 
 A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
-time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, or a factor of latencies. Names
-with a dot belong to a kind of links (`efficiency.cable`), to a kind of block of NCCL's kernels (`LL.hop`), to a way of
-launching (`host.launch`, `graph.launch`), to messages between nodes (`transport.proxy`), or to kernels that read peers'
-memory (`pull.load`).
+time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, or a factor of latencies. A name
+with a dot tells what the parameter belongs to: a kind of links (`efficiency.cable`), a kind of block of NCCL's kernels
+(`LL.hop`), or a way of launching (`host.launch`, `graph.launch`). Others belong to messages between nodes
+(`transport.proxy`), or to kernels that read peers' memory (`pull.load`).
 """
 
 from __future__ import annotations

@@ -308,9 +308,9 @@ def _mean(predicted_us: Sequence[float | None], rows: Sequence[Scored]) -> str:
 
 
 class BucketSeries(NamedTuple):
-    """Training steps that differ only in bucket size: their number, the worst over the best measured time, the median
-    absolute error in percent, the bucket sizes that are fastest as measured and as predicted, and how much longer
-    (measured, in percent) the latter takes."""
+    """Training steps that differ only in bucket size: their number, the worst over the best measured time, and the
+    median absolute error in percent. Then the bucket sizes that are fastest as measured and as predicted, and how much
+    longer the latter one takes (measured, in percent)."""
 
     name: str
     sizes: int

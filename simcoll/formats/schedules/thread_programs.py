@@ -208,8 +208,7 @@ class BufferSlots:
         return self._block(rank, buffer) + offset
 
     def _block(self, rank: int, buffer: str) -> int:
-        """Return the slot at which the buffer begins: that of the rank's own block if it holds only this block, else
-        0."""
+        """Return the slot at which a buffer begins: that of the rank's own block if it holds no other, else 0."""
         each = self.program.n_chunks // self.program.n
         own = self.program.collective in _ONE_BLOCK[buffer] and 0 < self.program.sizes[buffer] <= each
         return rank * each if own else 0
