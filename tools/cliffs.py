@@ -99,7 +99,7 @@ def near(call: Call) -> int:
 
 
 def edge(a: Call, b: Call) -> str:
-    """Return what is odd if the larger call `b` follows `a`: `falls`, `jumps`, or '' if nothing is."""
+    """Return what is odd between call `a` and the larger call `b`: `falls`, `jumps`, or '' for nothing."""
     grows = b.time_us / a.time_us
     return "falls" if grows < FALL else "jumps" if grows > RISE and b.size <= NEAR * a.size else ""
 

@@ -199,7 +199,7 @@ class Generation:
         self._times: dict[bytes, Floats] = {}
 
     def times(self, costs: Floats) -> Floats:
-        """Return the rows' times in ps at these costs; they are kept, as steps in others' parameters ask again."""
+        """Return the rows' times in ps at these costs; kept, as steps in other generations' costs ask again."""
         key = costs.tobytes()
         if key not in self._times:
             asked = dict(zip(self.costs, costs.tolist(), strict=True))

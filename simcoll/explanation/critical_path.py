@@ -404,7 +404,7 @@ class _Walk:
         return self.head(i, 0)
 
     def served(self, i: int, link: int, begin: int, cause: str = "serialisation") -> None:
-        """Add a message's time on a link: that of its bytes at the link's rate, and before that the lost time."""
+        """Add a message's time on a link: the time of its bytes at the link's rate, and before it the lost time."""
         service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
         self.cover(max(begin, self.at - service), cause, link, i)
         self.cover(begin, "fault", link, i)
@@ -469,7 +469,7 @@ class _Walk:
     # --- the traffic on a link under `fair` ---
 
     def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
-        """Return the link of `i`'s route that others kept busiest from `ready` until `i` was sent, else `slowest`."""
+        """Return the link of `i`'s route that other messages kept busiest until `i` was sent, or else `slowest`."""
         until = self.timeline.sent.item(i)
         own = self.program.nbytes.item(i)
         busy = [(self.carried(link, ready, until) - own) / max(1, self.program.bandwidths.item(link)) for link in route]

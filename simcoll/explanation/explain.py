@@ -158,7 +158,7 @@ def _point(document: Explained) -> Iterator[str]:
 
 
 def _gains(answers: Sequence[Explained]) -> Iterator[str]:
-    """Yield the changes that make the point faster, one per line, and a line with the others."""
+    """Yield the changes that make the point faster, one per line, then all other changes in one line."""
     helps = [{**row, "factor": f"{row['factor']:.2f} x"} for row in answers if row["factor"] >= GAIN]
     if helps:
         yield "# what if, each simulated"

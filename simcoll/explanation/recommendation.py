@@ -145,8 +145,8 @@ class Recommendation:
                 yield low, high
 
     def _between_is_best(self, candidate: Candidate, low: Best, high: Best) -> bool:
-        """Whether a candidate may be the best between two sizes: it is near the best at one of them, and at the lower
-        size takes no longer than the best at the higher size. Times grow with sizes, so another one cannot win."""
+        """Whether a candidate may be the best between two sizes. It must be near the best at one of them. At the lower
+        size it must take no longer than the best at the higher size, as times grow with sizes."""
         at_low, at_high = (self.timed[best.size].get(candidate) for best in (low, high))
         if candidate in (low.winner, high.winner):
             return True

@@ -91,7 +91,7 @@ def _robust(deviations: Floats) -> float:
 
 
 def shrunk(own: float, groups: int, known: float) -> float:
-    """Return a mean of two spreads: `own`, of this machine's `groups`, and `known`, of others, as DOUBT groups."""
+    """Return a mean of two spreads: `own`, of this machine's `groups`, and `known`, which counts as DOUBT groups."""
     return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))
 
 

@@ -196,7 +196,8 @@ class PlainExecutor:
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return scenarios to simulate, of which the fastest is the answer. For `auto` there is one for each algorithm
-        that NCCL has on such nodes; a name that only NCCL has becomes the name of its schedule."""
+        that NCCL has on such nodes. If only NCCL has the named algorithm, the scenario names NCCL's schedule
+        instead."""
         called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
         if called and scenario.algorithm not in registry.names(scenario.collective):
             return [scenario.model_copy(update={"algorithm": algorithm_names.SCHEDULES[called, scenario.collective]})]

@@ -497,7 +497,7 @@ class MessagesExecutor(KernelExecutor):
         return call_choice.choose(comm, collective, message * ranks, scenario.itemsize, release, between=between)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Return a scenario for each schedule if the algorithm is `auto`, of which the fastest is the answer."""
+        """Return scenarios of which the fastest is the answer: one for each schedule if the algorithm is `auto`."""
         if scenario.algorithm in ("auto", "best"):
             return [scenario.model_copy(update={"algorithm": name}) for name, _ in self.choices(scenario, topology)]
         return PlainExecutor.alternatives(self, scenario, topology)

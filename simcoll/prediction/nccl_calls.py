@@ -567,7 +567,7 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
-    """Return the least bandwidth of links from the first GPU to other GPUs of its node, in B/s; 0 if it is alone."""
+    """Return the least bandwidth of links from the first GPU to other GPUs of its node, in B/s; 0 if there are none."""
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)

@@ -36,7 +36,7 @@ COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 
 
 class ProgramRun:
-    """A program that an engine ran for a point. If its program or timeline was not kept, it is computed on demand."""
+    """A program that an engine ran for a point. The program and timeline are computed again on demand if not kept."""
 
     def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
         self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine

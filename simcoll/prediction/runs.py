@@ -343,8 +343,8 @@ def _step_totals(
     plan: WorkloadPlan,
     network: Topology,
 ) -> Totals:
-    """Return the totals over all channels; a call's program may have simulated only one of them. Where channels share a
-    link, a byte uses as much of the link as it does when the call runs alone."""
+    """Return the totals over all channels, although the program of a call may have only one. On a link that channels
+    share, a byte uses as much of the link as it does when the call runs alone."""
     number = dict(zip(links.names, range(len(links.names)), strict=True))
     served: dict[bytes, Array] = {}
     for call in planned.values():

@@ -57,7 +57,7 @@ def _most(document: JsonAnswer, count: int) -> str:
 
 
 def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
-    """Return in a sentence the first question's choices at its smallest and largest sizes, and the number of others."""
+    """Return in a sentence the first question's choices at its smallest and largest size, and the number of more."""
     first = documents[0]
     choices = first["ranges"]
     text = choices[0]["choice"]

@@ -284,7 +284,7 @@ def _rivals(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _nearest(rows: Sequence[ClusterRow], asked: ClusterRow) -> float | None:
-    """Return another cluster's time (us) for this call on as many nodes, at the nearest rank count, or None."""
+    """Return the time (us) of another cluster on as many nodes with the nearest rank count; None without one."""
     alike = [
         other
         for other in rows

@@ -58,7 +58,7 @@ def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterR
 
 
 def _kin(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile]) -> dict[str, str]:
-    """Return the network that predicts each cluster left out: its own if others have it, or else its family."""
+    """Return, by cluster, the network that predicts it when left out: its own if others have it, or its family."""
     names = [each.transport for each in clusters]
     families = {name: profile.family or name for name, profile in start.items()}
     return {

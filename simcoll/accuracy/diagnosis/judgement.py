@@ -259,8 +259,8 @@ def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Se
 def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], predicted: Floats) -> Floats:
     """Return the time in us (n,) that the way of measuring adds to the points of each series, as its small sizes show.
 
-    A difference above ALLOWED, or above half of the shortest time, counts as a fault, and 0 is returned for the series.
-    The same holds if the difference does not bring the whole series nearer: it is noise of a few small sizes.
+    It is 0 for a series if the difference is above ALLOWED or above half of the shortest time, which would be a fault.
+    It is also 0 if the difference does not bring the whole series nearer: then it is noise of a few small sizes.
     """
     added = np.zeros_like(predicted)
     for members in map(list, series):

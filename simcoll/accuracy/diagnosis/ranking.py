@@ -239,7 +239,7 @@ def sure(fits: Sequence[Fit], base: Fit) -> str:
 def _under(hypothesis: Hypothesis, times: HypothesisTimes, table: MeasuredTable) -> Fit | None:
     """Return how well a hypothesis explains the table, with the launch time estimated from the small sizes.
 
-    None if it cannot be simulated, or if it is about launches and these are as short as they should be.
+    None if it cannot be simulated, or if it says that launches take longer but the small sizes do not.
     """
     predicted = times.under(hypothesis)
     if predicted is None:

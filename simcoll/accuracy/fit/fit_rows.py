@@ -180,8 +180,8 @@ def read(
 ) -> tuple[list[MeasuredRow], list[TableSource], list[str]]:
     """Read measured tables; return their rows, a record of each file, and remarks.
 
-    Only rows of one harness (own sends `p2p`, or a library's calls) are kept; of several it is `p2p`. Raises InputError
-    for files that cannot be read, for a `where` that keeps no row, and for rows of several harnesses without `p2p`.
+    Rows of one harness are kept (`p2p`: own sends, or a library's calls); if there are several, those of `p2p`. Raises
+    InputError for files that cannot be read, for a `where` that keeps no row, and for several harnesses without `p2p`.
     """
     tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
     for name in files:
@@ -224,7 +224,7 @@ def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
 
 
 def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:
-    """Pair each row with its point; return the rows that can be predicted, and a remark on each reason for others.
+    """Pair each row with its point; return the rows that can be predicted, and for all others remarks with reasons.
 
     Raises InputError if no row can be predicted.
     """

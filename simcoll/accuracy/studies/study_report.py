@@ -309,8 +309,8 @@ def _mean(predicted_us: Sequence[float | None], rows: Sequence[Scored]) -> str:
 
 class BucketSeries(NamedTuple):
     """Training steps that differ only in bucket size: their number, the worst over the best measured time, and the
-    median absolute error in percent. Then the bucket sizes that are fastest as measured and as predicted, and how much
-    longer the latter one takes (measured, in percent)."""
+    median absolute error in percent. Then the bucket sizes with the least measured and the least predicted time, and
+    how much longer the second size takes as measured, in percent."""
 
     name: str
     sizes: int

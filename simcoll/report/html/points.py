@@ -126,9 +126,9 @@ def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:
 
 
 def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Markup]:
-    """Yield HTML for the points that the report shows in detail, and notes on the others. On each topology and number
-    of ranks these are each algorithm's largest size, or each algorithm's shortest step of a workload. `rows` are the
-    result rows of `points`."""
+    """Yield HTML for the points that the report shows in detail, and notes on all other points. Shown are, for each
+    topology and number of ranks, each algorithm at its largest size, or each algorithm's shortest step of a workload.
+    `rows` are the result rows of `points`."""
     whole = len(rows) == len(points)  # `algorithm: all` leaves out rows of algorithms that cannot serve
     row_of = {id(point): row for point, row in zip(points, rows, strict=False) if whole}
     steps: dict[tuple[str, str, str], Point] = {}
