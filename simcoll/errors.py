@@ -67,7 +67,7 @@ class Diagnostic:
 
     @classmethod
     def of(cls, text: object, path: str = "", place: Place | None = None, *, cure: str = "") -> Diagnostic:
-        """Return the diagnostic for a text "problem; cure"; `cure` is used if the text has none."""
+        """Return the diagnostic for a text "problem; cure". If the text has no cure, `cure` is used."""
         problem, _, own = str(text).partition("; ")
         return cls(problem, own or cure, path, place)
 
@@ -203,5 +203,5 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
 
 def wrong(key: str, problem: str, cure: str) -> InputError:
-    """Return an InputError for a key of the scenario; the caller adds the place in the file."""
+    """Return an InputError about a key of the scenario. Later code adds the key's place in the file."""
     return InputError([Diagnostic(problem, cure, key)])

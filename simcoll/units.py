@@ -1,4 +1,4 @@
-"""Parse and format quantities with units; no other module does.
+"""Parse and format quantities with units. No other module of simcoll parses or formats units.
 
 In simcoll's code a size is an int of bytes, a bandwidth an int of B/s, a duration an int of picoseconds. In files and
 options a quantity is a text with a case-sensitive unit. `b` is a bit and `B` a byte; `k M G T` are decimal,
@@ -118,7 +118,7 @@ def _of_text(text: str, kind: Unit) -> Fraction:
 
 
 def is_zero(value: object) -> bool:
-    """Return whether a value is a 0 without a unit.
+    """Return whether a value is a 0 that needs no unit.
 
     >>> is_zero(0), is_zero("0"), is_zero("0 B"), is_zero(False)
     (True, True, False, False)
@@ -130,7 +130,7 @@ def is_zero(value: object) -> bool:
 
 
 def _cure_of_unit(number: str, unit: str, kind: Unit) -> str:
-    """Return what to write instead of an unknown unit, e.g. KiB for K: nccl-tests means powers of two by K, M and G."""
+    """Return the fix for an unknown unit, e.g. to write KiB for K: nccl-tests means powers of two by K, M and G."""
     if kind == "size" and unit.upper() in ("K", "M", "G", "T"):
         return f"write '{number} {unit.upper()}iB', which nccl-tests means by {unit}"
     return f"units: {_UNIT_LIST[kind]}"
@@ -173,7 +173,7 @@ def size_in(value: object) -> int | None:
 
 
 def kind_of(text: str) -> Unit | None:
-    """Return the kind of a quantity (`size`, `bandwidth`, …) by its unit; None for a text that is no quantity."""
+    """Return the kind of quantity (`size`, `bandwidth`, …) that a text's unit belongs to; None for other texts."""
     match = _QUANTITY.fullmatch(text)
     unit = match[2] if match else None
     return next((kind for kind, units in _UNITS.items() if unit in units), None)

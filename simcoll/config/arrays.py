@@ -1,4 +1,5 @@
-"""Helpers for NumPy arrays: names of their types, distinct numbers, slices of long columns, and sets of numbers."""
+"""Helpers for NumPy arrays: names of their types, distinct numbers, groups of rows, slices of long columns, sets of
+numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def all_differ(values: Array) -> bool:
 
 
 def turns_of(values: Array) -> Numbers:
-    """Return for each value how many equal values stand before it.
+    """Return for each value how many equal values come before it.
 
     >>> turns_of(np.array([7, 5, 7, 7]))
     array([0, 0, 1, 2])
@@ -67,7 +68,7 @@ def numbers_of(names: Iterable[Hashable]) -> Numbers:
 
 
 def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:
-    """Group rows that are equal in all columns; return the first row of each group, and the group number of each row.
+    """Group rows that are equal in all columns. Return the index of the first row of each group, and each row's group.
 
     >>> sorted_out(np.array([7, 5, 7]), np.array([1, 1, 1]))
     (array([1, 0]), array([1, 0, 1]))
@@ -83,7 +84,8 @@ def sorted_out(*columns: Array) -> tuple[Numbers, Numbers]:
 
 
 def pieces(rows: int) -> Iterator[slice]:
-    """Return slices of at most 2¹⁸ rows that cover a long column, for computations that need much memory per row.
+    """Return slices of at most 2¹⁸ rows that together cover `rows` rows, for computations that need much memory per
+    row.
 
     >>> list(pieces(300_000))
     [slice(0, 262144, None), slice(262144, 300000, None)]
@@ -92,14 +94,14 @@ def pieces(rows: int) -> Iterator[slice]:
 
 
 class Sets(NamedTuple):
-    """Sets of numbers, concatenated in `members`; `counts` are their sizes."""
+    """Several sets of numbers. `members` has all sets one after the other; `counts` has the size of each set."""
 
     members: Numbers
     counts: Numbers
 
     @classmethod
     def by(cls, keys: Numbers, count: int) -> Self:
-        """Return for each key from 0 to `count` - 1 the set of its positions in `keys`, in order."""
+        """Return for each key from 0 to `count` - 1 the set of the indices at which `keys` has this key, in order."""
         return cls(np.argsort(keys, kind="stable"), np.bincount(keys, minlength=count))
 
     @property
@@ -108,7 +110,7 @@ class Sets(NamedTuple):
         return np.cumsum(self.counts) - self.counts
 
     def taken(self, which: Numbers) -> Self:
-        """Return the sets numbered `which`, in that order.
+        """Return the sets with the numbers `which`, in that order.
 
         >>> Sets(np.array([5, 6, 7]), np.array([2, 1])).taken(np.array([1, 0, 1])).members
         array([7, 5, 6, 7])
@@ -118,7 +120,7 @@ class Sets(NamedTuple):
         return type(self)(self.members[np.arange(counts.sum()) + np.repeat(shift, counts)], counts)
 
     def sums(self, values: Numbers) -> Numbers:
-        """Return the sum of `values` over each set; members are indices into `values`."""
+        """Return for each set the sum of `values` at its members, which are indices into `values`."""
         sums, some = np.zeros(len(self.counts), np.int64), self.counts > 0
         if some.any():
             sums[some] = np.add.reduceat(values[self.members], self.first[some])

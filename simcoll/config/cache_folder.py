@@ -15,11 +15,9 @@ ROOM: Final = 2**20  # bytes that must be free on the disk: more than the machin
 
 
 def folder() -> Path | None:
-    """Return the first usable cache folder, created if missing; None if there is none.
-
-    Candidates are SIMCOLL_CACHE_DIR, the user's cache folder, and a folder for temporary files. If SIMCOLL_CACHE_DIR is
-    not usable, a line on stderr says so, once.
-    """
+    """Return the first usable cache folder, created if missing; None if there is none. Candidates are
+    SIMCOLL_CACHE_DIR, the user's cache folder, and a folder for temporary files. If SIMCOLL_CACHE_DIR is not usable, a
+    line on stderr says so, once."""
     if asked := os.environ.get("SIMCOLL_CACHE_DIR"):
         with suppress(RuntimeError):  # ~ of a user without a home
             if _serves(named := Path(asked).expanduser()):
@@ -29,7 +27,7 @@ def folder() -> Path | None:
 
 
 def kept(name: str) -> bytes | None:
-    """Return the bytes that the cache has under a name; None if it has none, or if they are damaged."""
+    """Return the bytes that the cache has under a name; None if there are none, or if they are damaged."""
     with suppress(OSError, ValueError):
         if held := folder():
             check, body = (held / name).read_bytes().split(b"\n", 1)
@@ -39,7 +37,7 @@ def kept(name: str) -> bytes | None:
 
 
 def keep(name: str, body: bytes) -> None:
-    """Write bytes to the cache under a name, if there is a cache folder."""
+    """Write bytes to the cache under a name. Does nothing if there is no cache folder."""
     with suppress(OSError):
         if held := folder():
             part = held / f"{name}.{os.getpid()}"
@@ -49,10 +47,8 @@ def keep(name: str, body: bytes) -> None:
 
 
 def private(name: str) -> Path | None:
-    """Return a subfolder of the cache for executable code, created if missing; None if that is impossible.
-
-    Only the user can have written to the folder and its files, and the disk has ROOM for more.
-    """
+    """Return a subfolder of the cache for executable code, created if missing; None if that is impossible. Only the
+    user can have written to the folder and its files, and the disk has ROOM for more."""
     with suppress(OSError):
         if held := folder():
             own = held / name
@@ -84,10 +80,8 @@ def _of_the_user() -> Iterator[Path]:
 
 
 def _serves(folder: Path) -> bool:
-    """Return whether a folder can be written by the user and by nobody else.
-
-    A relative path is refused: the current directory may be anyone's.
-    """
+    """Return whether a folder may serve as the cache: the user can write to it, and nobody else can. A relative path is
+    refused: the current directory may be anyone's."""
     if not folder.is_absolute():
         return False
     try:
@@ -108,7 +102,7 @@ def _is_private(path: Path) -> bool:
 
 @functools.cache  # write a probe once
 def _takes_files(folder: Path) -> bool:
-    """Return whether a file can be created in a folder; the permissions of some folders (/sys) mislead root."""
+    """Return whether a file can be created in a folder. Permissions of some folders (/sys) mislead root."""
     probe = folder / f"probe.{os.getpid()}"
     try:
         probe.touch()

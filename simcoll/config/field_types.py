@@ -32,7 +32,7 @@ class OneOf:
     instead: Callable[[str], str] | None = None
 
     def __call__(self, value: object) -> str:
-        """Return the name that a text means; raises ValueError for an unknown name."""
+        """Return the name that a text stands for; raises ValueError for an unknown name."""
         text, names = str(value), list(self.names())
         meant = self.also.get(text, text)
         if meant not in names and meant not in self.hidden:
@@ -48,7 +48,8 @@ class OneOf:
 
 
 def parsed(kind: units.Unit, words: Mapping[str | None, int | None] | None = None) -> BeforeValidator:
-    """Return a validator that converts a quantity into an int of base units, and each of `words` into its value."""
+    """Return a validator that converts a quantity into an int of base units, and a word such as `none` into its number
+    in `words`."""
     known = words or {}
 
     def read(value: object) -> int | None:
@@ -85,7 +86,7 @@ def _gamma(value: object) -> int:
 
 
 def text(*examples: str) -> WithJsonSchema:
-    """Return the JSON Schema of a key whose value is a text or 0."""
+    """Return the JSON Schema of a key whose value is a text with a unit, or 0."""
     return WithJsonSchema({"type": ["string", "integer"], "minimum": 0, "maximum": 0, "examples": list(examples)})
 
 

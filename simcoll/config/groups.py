@@ -1,4 +1,4 @@
-"""Groups of items that share a key; keys and items keep their order."""
+"""Group the items of a list that share a key; keys and items keep their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def alike(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
-    """Return the positions of each distinct key, as one tuple per key.
+    """Return the positions at which each distinct key occurs, as one tuple per key.
 
     >>> alike("abca")
     ((0, 3), (1,), (2,))

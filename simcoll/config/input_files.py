@@ -51,7 +51,7 @@ def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
 
 
 def to_carry(paths: Iterable[Path]) -> dict[str, bytes]:
-    """Return the contents of existing paths, as `carrying` needs them; raises OSError."""
+    """Return the contents of those paths that exist, as `carrying` needs them; raises OSError."""
     there = (path for path in paths if path.is_file() or path.is_fifo())
     return {str(path): _SAID.get(path.stat().st_ino) or path.read_bytes() for path in there}
 
@@ -79,11 +79,8 @@ def text_of(path: Path) -> str:
 def bytes_of(
     path: Path, cure: str, most: int = MOST_BYTES, smaller: str = "give a part of it", name: str | None = None
 ) -> bytes:
-    """Return the bytes of a carried file, or of a file on this machine.
-
-    Raises InputError, which calls the file `name`. Its fix is `cure` for a file that is unreadable or no text, and
-    `smaller` for a file of more than `most` bytes.
-    """
+    """Return the bytes of a carried file, or of a file on this machine. Raises InputError, which calls the file `name`.
+    Its fix is `cure` for a file that is unreadable or no text, and `smaller` for a file of more than `most` bytes."""
     source = name or str(path)
     try:
         return _bytes(path, source, most, smaller, cure)
@@ -112,7 +109,7 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
 
 
 def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text") -> bytes:
-    """Return the bytes of a file; raises InputError if they are no text, or too many."""
+    """Read a file and return its bytes. Raises InputError: fix `cure` if no text, `smaller` if over `most`."""
     data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
@@ -126,10 +123,8 @@ def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = 
 
 
 def check_text(head: bytes, source: str, cure: str) -> None:
-    """Raise InputError if the first bytes of a file are no text: if over a third are undecodable or control codes.
-
-    Text in another encoding than UTF-8 has fewer, because its ASCII characters are the same.
-    """
+    """Raise InputError if the first bytes of a file are no text: if over a third are undecodable or control codes. Text
+    in another encoding than UTF-8 has fewer, because its ASCII characters are the same."""
     if what := next((what for mark, what in _PACKED.items() if head.startswith(mark)), None):
         raise InputError(f"{source}: {what}", "unpack it first")
     if head.startswith(_GZIP):
@@ -142,10 +137,7 @@ def check_text(head: bytes, source: str, cure: str) -> None:
 
 def decoded(data: bytes, source: str = "") -> str:
     """Decode data by its byte order mark, else as UTF-8 with undecodable bytes replaced; unpack gzip first. `source`
-    names the file in errors.
-
-    Raises InputError for gzip that is damaged, too large when unpacked, or not text.
-    """
+    names the file in errors. Raises InputError for gzip that is damaged, too large when unpacked, or not text."""
     if data.startswith(_GZIP):
         named = f"{source}: a gzip file" if source else "a gzip file"
         data = _unpacked(data, named)
@@ -172,10 +164,8 @@ def _unpacked(data: bytes, named: str) -> bytes:
 
 
 def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, Any]:
-    """Return the mapping in a JSON text, which begins at `line` of the file `source`.
-
-    Raises InputError with the place of the mistake and the fix `cure`.
-    """
+    """Return the mapping in a JSON text, which begins at `line` of the file `source`. Raises InputError with the place
+    of the mistake and the fix `cure`."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -195,7 +185,7 @@ def json_mapping(text: str, source: str, cure: str, line: int = 1) -> dict[str, 
 
 @dataclass
 class ImportLog:
-    """The remarks of an import for the user, in order; `assume` and `warn` store each line once."""
+    """The remarks that an import makes for the user, in order. `assume` and `warn` add a line, equal lines once."""
 
     read: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)

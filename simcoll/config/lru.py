@@ -27,7 +27,7 @@ class LruCache(Generic[T]):
         return found
 
     def known(self, key: Hashable) -> T | None:
-        """Return the value of `key`; None if the cache lacks it."""
+        """Return the cached value of `key`; None if there is none."""
         if key in self._known:
             self._known.move_to_end(key)
         return self._known.get(key)
@@ -38,7 +38,7 @@ class LruCache(Generic[T]):
             self._total -= self._weights.pop(key)
 
     def keep(self, key: Hashable, value: T) -> None:
-        """Store a value, and remove the least recently used ones beyond the limit."""
+        """Store a value. Remove the least recently used values if the total weight exceeds the limit."""
         self._total += self.weight(value) - self._weights.get(key, 0)
         self._known[key], self._weights[key] = value, self.weight(value)
         self._known.move_to_end(key)

@@ -12,7 +12,7 @@ UNSAID: Final = 2**31 * 350  # bytes assumed if the system reports none: enough 
 
 
 def check_memory(needed: int, what: str, cure: str, key: str) -> None:
-    """Raise InputError if `needed` bytes for `what` exceed this machine's memory; `key`: the key at fault."""
+    """Raise InputError if `needed` bytes for `what` exceed this machine's memory. `key`: the scenario key at fault."""
     there = memory()
     if needed > there:
         said = f"{what} take {needed / 1e9:.0f} GB of memory, and this machine has {there / 1e9:.0f} GB"

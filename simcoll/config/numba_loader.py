@@ -38,11 +38,9 @@ def have_numba() -> bool:
 
 
 def pays(transfers: int, *kernels: ModuleType) -> bool:
-    """Return whether to compile the given kernels for a run of `transfers` transfers.
-
-    The answer depends on this process's work only, never on a cache, so that a repeated command does the same. Small
-    runs of a sweep add up: once they reach WORTH_COMPILING, later runs are compiled. Compiled kernels are always used.
-    """
+    """Return whether to compile the kernels for a run of `transfers` transfers, or to run them as plain Python. The
+    answer depends on this process's work only, never on a cache, so that a repeated command does the same. Small runs
+    of a sweep add up: once they reach WORTH_COMPILING, later runs are compiled. Compiled kernels are always used."""
     global _run_plain
     if kernels and all(kernel in _loaded for kernel in kernels):
         return True
@@ -53,10 +51,8 @@ def pays(transfers: int, *kernels: ModuleType) -> bool:
 
 
 def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -> bool:
-    """Return whether to run `transfers` transfers compiled: the value of `compiled`, or if it is None, that of `pays`.
-
-    Raises InputError for more than MOST_PLAIN uncompiled transfers.
-    """
+    """Return whether to run compiled kernels: the value of `compiled`, or if it is None, the answer of `pays`. Raises
+    InputError for more than MOST_PLAIN uncompiled transfers."""
     if compiled is None:
         compiled = pays(transfers, *kernels)
     if not compiled and transfers > MOST_PLAIN:
@@ -66,23 +62,23 @@ def choose(transfers: int, compiled: bool | None = None, *kernels: ModuleType) -
 
 
 def is_compiled(name: str) -> bool:
-    """Return whether the module called `name` is a kernel's copy for numba."""
+    """Return whether the module called `name` is the copy of a kernel that numba compiles."""
     return name.endswith(_MARK)
 
 
 def jit_for(name: str) -> Callable[[Any], Any]:
-    """Return the decorator for the functions of the module `name`: numba's for a copy for numba, else the identity."""
+    """Return the decorator for functions of the module `name`: numba's for a kernel's copy, else the identity."""
     return _compiled if is_compiled(name) else lambda function: function
 
 
 def load_like(name: str, kernel: ModuleType) -> Any:
-    """Return `kernel`, or its copy for numba if the importing module `name` is such a copy."""
+    """Return the module `kernel`, or its copy for numba if the importing module `name` is such a copy."""
     return _for_numba(kernel) if is_compiled(name) else kernel
 
 
 def _compiled(function: Any) -> Any:
-    """Compile a function with numba, inlined into each caller (`forceinline`) and without reference counts (`_nrt`).
-    Kernels create no arrays. To pass all arrays at each call, or to count references, would take most of the time."""
+    """Compile a function with numba, inlined into each caller (`forceinline`) and without reference counts (`_nrt`),
+    because kernels create no arrays. Passing arrays at each call and counting references take most of the time."""
     import numba
 
     kept = _folder(Path(function.__code__.co_filename).parent)
@@ -110,11 +106,9 @@ def _wide(kind: Any) -> Any:
 
 @functools.cache  # read and checked once for all functions of a folder
 def _folder(kernels: Path) -> Path | None:
-    """Return the cache folder for machine code of the kernels in a source folder; None if there is no safe one.
-
-    numba checks the source file of a function, but not the files of functions that it calls. So the folder's name is a
-    hash of all source in `kernels`. Code that other users could have written is never loaded.
-    """
+    """Return the cache folder for machine code of the kernels in a source folder; None if there is no safe one. numba
+    checks the source file of a function, but not the files of functions that it calls. So the folder's name is a hash
+    of all source in `kernels`. Code that other users could have written is never loaded."""
     source = b"".join(file.read_bytes() for file in sorted(kernels.glob("*.py")))
     name = hashlib.sha256(source + Path(__file__).read_bytes()).hexdigest()[:16]
     folder = cache_folder.private(f"kernels-{name}")
@@ -167,21 +161,19 @@ def _for_numba(kernel: ModuleType) -> ModuleType:
 
 
 class Loops:
-    """The functions of a kernel, and columns in the form that these need: arrays if compiled, else lists."""
+    """The functions of a kernel. Its columns must have the form that they need: arrays if compiled, else lists."""
 
     def __init__(self, kernel: ModuleType, compiled: bool):
         self.compiled = compiled
         self.run = self.like(kernel)
 
     def like(self, kernel: ModuleType) -> Any:
-        """Return another kernel, compiled if this one is."""
+        """Return the functions of another kernel, compiled if these are compiled."""
         return compile_kernel(kernel) if self.compiled else kernel
 
     def give(self, column: NDArray[Any]) -> Any:
-        """Convert a column into the form that the functions need.
-
-        Arrays are made contiguous and writable, because numba compiles a function again for each layout.
-        """
+        """Convert a column into the form that the functions need. Arrays are made contiguous and writable, because
+        numba compiles a function again for each layout."""
         if not self.compiled:
             return column.tolist()
         return column if column.flags.carray else np.require(column, requirements=["C", "W"])

@@ -35,7 +35,7 @@ def wrapped(line: str, indent: str = "#   ") -> str:
 
 
 def command(line: str, remark: str) -> str:
-    """Return a shell command followed by its remark, or below its remark if both do not fit into a line."""
+    """Return a shell command and its remark: in one line if both fit, else the remark above the command."""
     if len(f"{line}  # {remark}") <= width():
         return f"{line}  # {remark}"
     parts = textwrap.wrap(line, width() - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -52,7 +52,7 @@ def fitted(
 ) -> tuple[str, str]:
     """Return the table as `render` does, and a remark on omitted columns.
 
-    If lines are too wide, some `spare` columns are omitted: first those with one value in all rows, then results and
+    If lines are too wide, some `spare` columns are omitted: first columns with one value in all rows, then results and
     columns that depend on others. Columns that distinguish rows stay. The remark lists the values of the former and the
     names of the latter; it is empty if no column was omitted.
     """
@@ -75,7 +75,7 @@ def _alike(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
 
 
 def _told_apart(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> int:
-    """Return the number of distinct rows, compared by inputs only, without times and other results."""
+    """Return the number of rows that differ in their inputs, i.e. in `columns` other than times and results."""
     asked = [name for name in columns if not _is_result(name)]
     return len({tuple(str(row.get(name)) for name in asked) for row in rows})
 
@@ -140,7 +140,8 @@ def _lines(
 
 
 def _narrowed(lines: Sequence[Sequence[str]], widths: Sequence[int], room: int) -> list[int]:
-    """Reduce column widths until their sum is `room` or the longest words allow no less; the widest shrink first."""
+    """Reduce the widths of columns until their sum is `room`, the widest first. No column becomes narrower than its
+    longest word."""
     narrow = list(widths)
     least = [max(len(word) for line in lines for word in _words(line[i])) for i in range(len(widths))]
     while sum(narrow) > room and (wide := [i for i in range(len(narrow)) if narrow[i] > least[i]]):

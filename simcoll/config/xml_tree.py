@@ -28,18 +28,18 @@ class Element:
     content: str = ""
 
     def wrong(self, problem: str, cure: str) -> NoReturn:
-        """Raise InputError with the place of this element."""
+        """Raise InputError with this problem and fix (`cure`), at the place of this element in the file."""
         raise InputError([Diagnostic(problem, cure, self.name, self.place)])
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return an attribute; raises InputError if it is missing and has no default."""
+        """Return the attribute `name`; raises InputError if it is missing and has no default."""
         value = self.attributes.get(name, default)
         if value is None:
             self.wrong(f"no attribute {name!r}", "add it, as the program that wrote the file does")
         return value
 
     def number(self, name: str, default: str | None = None) -> float:
-        """Return an attribute as a number from 0 to a million; raises InputError."""
+        """Return the attribute `name` as a number from 0 to a million; raises InputError otherwise."""
         text = self.text(name, default)
         try:
             number = float_of(text)
@@ -50,7 +50,7 @@ class Element:
         return number
 
     def whole(self, name: str, default: str | None = None, *, least: int = 0, most: int = 2**31 - 1) -> int:
-        """Return an attribute as a whole number from `least` to `most`; raises InputError."""
+        """Return the attribute `name` as a whole number from `least` to `most`; raises InputError otherwise."""
         text = self.text(name, default)
         try:
             number = int_of(text) if len(text) < 20 else least - 1
@@ -61,14 +61,14 @@ class Element:
         return number
 
     def one_of(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
-        """Return the value in `known` for an attribute's text; raises InputError if the text is not in it."""
+        """Return the value that `known` has for the text of attribute `name`; raises InputError if it has none."""
         text = self.text(name, default)
         if text not in known:
             self.wrong(f"{name}={text!r} is not known", did_you_mean(text, known))
         return known[text]
 
     def each(self, name: str) -> Iterator[Element]:
-        """Return the children called `name`, in order."""
+        """Return the child elements with the tag `name`, in order."""
         return (child for child in self.children if child.name == name)
 
     def below(self) -> Iterator[Element]:
@@ -83,10 +83,9 @@ class Element:
 def parse(
     data: bytes | str, source: str, *, root: str, kind: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
 ) -> Element:
-    """Parse XML and return its root element. Messages name the file (`source`), its `kind` and the fix (`cure`).
-
-    In a `str`, a declared encoding is ignored. Raises InputError with line and column, also for another root.
-    """
+    """Parse XML and return its root element. Messages name the file (`source`), its `kind` and the fix (`cure`). If
+    `data` is a `str`, its declared encoding is ignored. Raises InputError with line and column, also if the root's tag
+    is not `root`."""
     parser = expat.ParserCreate("utf-8" if isinstance(data, str) else None)
     roots: list[Element] = []
     open_: list[Element] = []

@@ -32,7 +32,7 @@ _FILES: Final = (".yaml", ".yml", ".json", ".xml")  # suffixes of files to which
 
 
 class WrittenFloat(float):
-    """A number with its text in the file, because as releases `2.3` and `2.30` differ."""
+    """A number together with its text in the file, because YAML reads the releases `2.3` and `2.30` as one number."""
 
     text: str
 
@@ -60,7 +60,7 @@ class Node:
 
 
 def located(value: Any, place: Place) -> Node:
-    """Convert plain values into a tree in which all nodes have the same place."""
+    """Convert plain values into a tree of `Node`s, all with the same place."""
     if isinstance(value, dict):
         return Node({key: located(child, place) for key, child in value.items()}, place, dict.fromkeys(value, place))
     if isinstance(value, list):
@@ -75,7 +75,8 @@ def _answer(ask: Callable[..., Any], of: tuple[Hashable, ...]) -> Any:
 
 
 def once(ask: Callable[..., T], *of: Hashable) -> T:
-    """Return `ask(*of)` from a cache. For a file that may change, `of` must contain the file's text."""
+    """Return the result of `ask(*of)`, cached by `of`. If it depends on a file, `of` must contain the file's text, as
+    the file may change."""
     answer: T = _answer(ask, of)
     return answer
 
@@ -88,7 +89,7 @@ _Base: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Yaml12(_Base):  # type: ignore[misc]  # libyaml's loader if built, else the Python one
-    """YAML 1.2 core schema: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
+    """A loader for YAML 1.2: `on` and `12:30` are strings, `1e9` is a number, `0o17` is octal, `017` is 17."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -215,11 +216,8 @@ _SHIPPED: Final = (str(Path(__file__).parents[1]), str(shipped("topologies")), s
 
 def read(path: Path, name: str | None = None, errors: list[Diagnostic] | None = None) -> Node:
     """Return the tree of a YAML file. A text that names a file in the same folder (`topology: machine.yaml`) is
-    replaced by that file's path.
-
-    Raises InputError if the file is missing, too large, not YAML, or has a key twice. If `errors` is given, recoverable
-    mistakes are appended to it instead.
-    """
+    replaced by that file's path. Raises InputError if the file is missing, too large, not YAML, or has a key twice. If
+    `errors` is given, recoverable mistakes are appended to it instead."""
     source = name or str(path)
     data = input_files.bytes_of(path, "give the path of a YAML file", MAX_FILE_BYTES, "split the file", source)
     text = input_files.decoded(data, source)
@@ -290,7 +288,8 @@ class OptionValue(str):
 
 
 def condition(text: str, option: str = "--where") -> tuple[str, str]:
-    """Split `COL=V,V` into the column and its values' text. Raises InputError for other forms and several columns."""
+    """Split a condition such as `ranks=8,16` into the column and the texts of its values. Raises InputError for other
+    forms and several columns."""
     column, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not column:
         raise InputError(f"{option} {text!r} is not COL=VALUE", f"write e.g. {option} ranks=8")
@@ -302,7 +301,7 @@ def condition(text: str, option: str = "--where") -> tuple[str, str]:
 
 
 def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each assignment with its name for messages: its option, or `--set[N]` with N from 1."""
+    """Yield each assignment with its name in messages: the option that it stems from, or `--set[N]` with N from 1."""
     count = itertools.count(1)
     for each in assignments:
         yield each, each.option if isinstance(each, OptionValue) else f"--set[{next(count)}]"
@@ -310,10 +309,8 @@ def sources(assignments: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def assign(tree: Node, assignment: str, source: str) -> Node:
     """Return the tree with an assignment `PATH=VALUE` applied; VALUE is YAML, missing keys are created. `source` names
-    the assignment in messages.
-
-    Raises InputError if there is no `=`, or if the path leads through a value that is no mapping.
-    """
+    the assignment in messages. Raises InputError if there is no `=`, or if the path leads through a value that is no
+    mapping."""
     path, equals, text = assignment.partition("=")
     if not equals or not path.strip():
         raise InputError(f"{source}: {assignment!r} is not PATH=VALUE", "write e.g. --set model.sharing=fifo")
@@ -368,10 +365,8 @@ def models() -> dict[str, type[Model]]:
 
 
 def field_texts(model: type[Model]) -> dict[str, str]:
-    """Return the documentation string below each field of a model, by key, inherited fields included.
-
-    The strings are read from the source on demand, so that they do not slow down the start of a command.
-    """
+    """Return the documentation string below each field of a model, by key, inherited fields included. The strings are
+    read from the source on demand, so that they do not slow down the start of a command."""
     texts: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, Model):
@@ -411,11 +406,11 @@ class BelowError(ValueError):
 
 
 class MisplacedKeyError(BelowError):
-    """A key that contradicts other keys: the message has the place of the key, not of its value."""
+    """A key that contradicts other keys. The message gets the place of the key in the file, not of its value."""
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
-    """Validate every tree as a `model`; raises InputError with `mistakes` and all mistakes of all trees, each once."""
+    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and those of all trees."""
     models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
@@ -467,7 +462,7 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
 
 
 def _unswept(path: Sequence[str], node: Node) -> str:
-    """Return the fix for a list or range below a key whose lists are not swept; else an empty text."""
+    """Return the fix for a list or range at a key that takes no list, as users expect of a sweep; else ""."""
     above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
     several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
     if len(above) == len(path) or not several:
@@ -520,7 +515,7 @@ def _keys_at(model: type[BaseModel], location: Sequence[str | int]) -> list[str]
 
 
 def _branch(annotation: Any, tag: str | int) -> Any:
-    """Return the member of a tagged union with the given tag; None if there is none."""
+    """Return the member of a tagged union of models that has the given tag; None if there is none."""
     arguments = get_args(annotation)
     if any(isinstance(argument, Tag) and argument.tag == tag for argument in arguments):
         return arguments[0]

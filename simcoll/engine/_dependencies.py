@@ -18,8 +18,8 @@ DENSE: Final = 1 << 22  # entries of a table that is always allowed
 
 
 def versions(schedule: Schedule) -> tuple[Ints, Ints]:
-    """Return the columns of `timing_model.Dependencies`: for each transfer the one that made the value it reads, and
-    the one that must be complete before it is."""
+    """Return for each transfer two earlier transfers, or NONE: the one that wrote the value it reads, and the one that
+    must be complete before it can be complete. They are the columns of `timing_model.Dependencies`."""
     count, step = len(schedule), schedule.step
     who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
     slots, _ = _keys(who, what, schedule.n_slots)
@@ -34,8 +34,8 @@ def versions(schedule: Schedule) -> tuple[Ints, Ints]:
 
 
 def inherited(reads: Ints, kind: Ints) -> Ints:
-    """Return the kind (index of a size) of the value that each transfer carries. A transfer that reads a rank's input
-    has its own `kind`, others that of the transfer they read from."""
+    """Return the kind (the index of a size) of the value that each transfer moves. A transfer that reads a rank's input
+    has its own `kind`. Any other transfer has the kind of the transfer that wrote the value (`reads`)."""
     source = np.where(reads == NONE, np.arange(len(reads), dtype=np.int32), reads)
     while not np.array_equal(further := source[source], source):
         source = further
@@ -43,7 +43,7 @@ def inherited(reads: Ints, kind: Ints) -> Ints:
 
 
 def numbered(a: Ints, b: Ints) -> tuple[Ints, int]:
-    """Number the distinct pairs (a, b) in order of first use; return the number of each pair, and of all pairs."""
+    """Number the distinct pairs (a[i], b[i]) in order of first use. Return the number of each pair, and their count."""
     keys, span = _keys(a, b, int(b.max(initial=0)) + 1)
     first = np.full(span, len(keys), np.int32)
     first[keys[::-1]] = np.arange(len(keys), dtype=np.int32)[::-1]  # among equal keys the last assignment stays
@@ -53,7 +53,7 @@ def numbered(a: Ints, b: Ints) -> tuple[Ints, int]:
 
 
 def ahead(group: Numbers | Ints, places: int) -> Ints:
-    """Return for each transfer the one that is `places` places before it in its group, or NONE."""
+    """Return for each transfer the transfer `places` positions earlier in its group, or NONE; `group`: by transfer."""
     found, count = np.full(len(group), NONE, np.int32), len(group)
     ordered = np.sort(group.astype(np.int64) * count + np.arange(count))
     number, row = np.divmod(ordered, max(1, count))
@@ -63,9 +63,9 @@ def ahead(group: Numbers | Ints, places: int) -> Ints:
 
 
 def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Array]:
-    """Find the transfer `slots` places after each one in its group, over loops that run one after the other (before it
-    if `slots` is negative). Return for each transfer of one loop: the size of its group, its place in the group, the
-    transfer found, and how many loops later that runs."""
+    """Find for each transfer of a loop the transfer `slots` positions later in its group, or earlier if `slots` is
+    negative; loops run one after the other. Return four columns: the size of the group, the transfer's position in it,
+    the transfer that was found, and how many loops later that transfer runs."""
     _, number, many = np.unique(group, return_inverse=True, return_counts=True)
     order, first = np.argsort(number, kind="stable"), np.cumsum(many) - many
     place = np.empty(len(group), np.int64)
@@ -75,8 +75,8 @@ def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Arr
 
 
 def _keys(a: Ints, b: Ints, width: int) -> tuple[Array, int]:
-    """Return a number for each pair (a, b), 0 ≤ b < `width`, and a bound above all numbers. If few of the possible
-    pairs occur, the numbers are made dense, so that a table of them takes no more memory than the columns."""
+    """Return an equal number for equal pairs (a[i], b[i]), with 0 ≤ b < `width`, and a bound above all numbers. If few
+    of the possible pairs occur, the numbers are dense, so that a table by number is no larger than the columns."""
     span = (int(a.max(initial=-1)) + 1) * width
     keys: Array = np.multiply(a, width, dtype=np.int32 if span < 2**31 else np.int64)
     keys += b

@@ -114,7 +114,7 @@ class KernelRun:
         return self.outcome(ended, latest, (*progress.times, begin, gone))
 
     def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> KernelResult:
-        """Return the result of a kernel, completed with the times of tasks."""
+        """Return the kernel's results as a `KernelResult`, together with the times at which tasks opened and ended."""
         last = max(latest, max(self.done, default=0))
         way = self.taken if self.program.changes else NO_TIMES
         return KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
@@ -122,7 +122,7 @@ class KernelRun:
     # --- records of both kinds ---
 
     def gives(self, *columns: Array) -> Iterator[Any]:
-        """Yield columns as the arrays or lists that the kernel takes."""
+        """Convert each column into the form that the kernel takes: an array if numba compiled it, else a list."""
         return map(self.give, columns)
 
     def zeros(self, length: int) -> Any:
@@ -130,7 +130,7 @@ class KernelRun:
         return self.fill(length, 0, np.int64)
 
     def layout(self, hop: Array, links: Array) -> waits.Layout:
-        """Return what a kernel reads of the program, with routes of `links` that begin at `hop`."""
+        """Return the `Layout` that a kernel reads: sizes, parameters, and routes over `links`, beginning at `hop`."""
         program, sized, ways, whole, piece = self.program, self.sized, self.ways, NO_TIMES, 0
         if self.repeated:
             whole, piece = program.sizes // self.repeated.piece, len(program.sizes)
@@ -158,8 +158,8 @@ class KernelRun:
         )
 
     def receiver_arrivals(self) -> Array:
-        """Return for each transfer the arrival of its receiver in ps if it reduces into the receiver's input, else 0;
-        empty if all arrive at 0."""
+        """Return for each transfer the time in ps at which its receiver arrives, if the transfer reduces into the
+        receiver's input, else 0. The column is empty if all ranks arrive at 0."""
         program = self.program
         if not program.arrivals.any():
             return NO_TIMES
@@ -170,23 +170,23 @@ class KernelRun:
         return came
 
     def here(self) -> Any:
-        """Return when the sender of each transfer arrives, in ps; empty if all arrive at 0."""
+        """Return for each transfer the time in ps at which its sender arrives; empty if all ranks arrive at 0."""
         arrivals, routes = self.program.arrivals, self.program.routes
         loops = self.repeated.loops if self.repeated else 1
         return self.give(np.tile(arrivals[routes.src][self.program.way], loops) if arrivals.any() else NO_TIMES)
 
     def lead(self) -> Any:
-        """Return by route the ps from a transfer's start until its head is at the first link; empty if all are 0."""
+        """Return for each route the ps from a transfer's start to its head at the first link; empty if all are 0."""
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
     def times(self) -> waits.KernelTimes:
-        """Return the columns of times to fill; empty unless times are kept."""
+        """Return new columns for the times of transfers, for the kernel to fill; empty if not needed."""
         room = self.count if self.keep in ("hops", "times") else 0
         return waits.KernelTimes(*(self.loops.room(room, np.int64) for _ in waits.KernelTimes._fields))
 
     def hops(self) -> tuple[Any, Any, Any]:
-        """Return the columns `hop_begin`, `hop_end` and `first_hop` of a `FifoRun`; empty unless `hops` are kept."""
+        """Return new columns `hop_begin`, `hop_end` and `first_hop` of a `FifoRun`; empty if not needed."""
         if self.keep != "hops":
             return self.give(NO_TIMES), self.give(NO_TIMES), self.give(NO_TIMES)
         first = self.program.hops.first
@@ -195,7 +195,7 @@ class KernelRun:
         return self.zeros(int(first[-1])), self.zeros(int(first[-1])), self.give(first)
 
     def went(self, begin: Any, end: Any, first: Any) -> tuple[Any, Any]:
-        """Return begin and end of each hop in ps, in the order of transfers and of the routes that they took."""
+        """Return the times in ps at which each link of each transfer's final route began and ended to serve it."""
         if self.keep != "hops" or not self.program.changes:
             return begin, end
         way = np.asarray(self.taken, np.int64)
@@ -205,14 +205,14 @@ class KernelRun:
         return np.asarray(begin)[place], np.asarray(end)[place]
 
     def heap(self, room: int, tracked: int = 0) -> Heap:
-        """Return an empty heap with room for so many entries. Places of keys below `tracked` are recorded."""
+        """Return an empty heap for up to `room` entries. It records where it stores each key below `tracked`."""
         times, items = (self.loops.room(room + 1, np.int64) for _ in range(2))
         return Heap(times, items, self.fill(tracked, NONE), self.zeros(1), self.fill(1, 0))
 
     # --- records of runs with a heap ---
 
     def progress(self) -> waits.Progress:
-        """Return the state of a run at its start."""
+        """Return the `Progress` of a run before its first event."""
         program, many = self.program, self.count * (self.repeated.loops if self.repeated else 1)
         successors, pending = self.successors()
         tasks, here, times = self.tasks(pending), self.here(), self.times()
@@ -247,7 +247,7 @@ class KernelRun:
         )
 
     def successors(self) -> tuple[waits.Successors, Any]:
-        """Return for each row the rows that wait for it, and for each row the number of conditions it waits for."""
+        """Return for each row the rows that wait for it, and the number of conditions that it waits for."""
         program, count, slots = self.program, self.count, self.params.slots
         credit = program.credit if slots and not self.repeated else NO_INDICES
         columns = tuple(self.gives(program.reads, program.chain, credit, program.channel_before))
@@ -272,8 +272,8 @@ class KernelRun:
         return waits.Successors(*links, self.give(turn)), pending
 
     def repeated_waits(self, pending: Array) -> tuple[Array, Array, Array]:
-        """Return the number of conditions that each transfer of all loops waits for; for each row the row that gets a
-        credit when it ends; and how many loops later that row is."""
+        """Return three columns for a program in loops: the number of conditions that each transfer of each loop waits
+        for; for each row the row that may start after its end (its credit); and how many loops later that row runs."""
         repeated, program = self.repeated, self.program
         assert repeated
         every = np.empty((repeated.loops, len(pending)), np.int8)
@@ -288,7 +288,7 @@ class KernelRun:
         return every.ravel(), row, later
 
     def tasks(self, pending: Any) -> waits.TaskColumns:
-        """Return the columns of tasks. A channel's first transfer also waits for its task, which `pending` counts."""
+        """Return the columns of tasks. Add 1 to `pending` for each channel's first transfer, as it waits for a task."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
         columns = program.schedule, program.channel, program.side, program.channel_before, program.chain
         known = *columns, tasks.channel, tasks.side, tasks.first
@@ -312,7 +312,7 @@ class KernelRun:
         return waits.Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
     def fabric(self, caps: Array, width: int) -> fair_kernel.FairFabric:
-        """Return the state of flows and links; `caps` of channels are extra links, a flow takes up to `width` links."""
+        """Return a fabric without flows. `caps` of channels are extra links; a flow uses up to `width` links."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
         flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
@@ -364,7 +364,7 @@ class KernelRun:
     # --- records of links that change ---
 
     def turns(self, changes: LinkChanges) -> waits.Turns:
-        """Return the times at which routes change, and the new routes."""
+        """Return the times at which routes change, and the route that replaces each route from then on."""
         at, way_after = self.gives(changes.turns, changes.way_after.ravel())
         return waits.Turns(at, way_after, changes.way_after.shape[1], self.taken, self.zeros(1))
 
@@ -383,8 +383,9 @@ class KernelRun:
 
 
 def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
-    """Return the columns of `TaskColumns` that depend on the program only: the first transfer of each channel that a
-    task starts; what tasks count down; sender, receiver, adds_to; begun and added."""
+    """Return the columns of `TaskColumns` that depend on the program only: the transfers that begin a channel and so
+    wait for a task; the number of conditions until each task is done; `sender`, `receiver` and `adds_to` of transfers;
+    and the lists `begun` and `added` of tasks."""
     tasks, count = program.tasks or NO_TASKS, len(program.tasks or NO_TASKS)
     index = np.arange(len(program) if count else 0, dtype=np.int32)
     sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
@@ -398,7 +399,8 @@ def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tu
 
 
 def _turns(before: Array) -> Array:
-    """Return the at most two transfers that wait for each under blocking sends, or NONE, (2 × transfers,)."""
+    """Return for each transfer the at most two transfers that wait for its end under blocking sends, or NONE, (2 ×
+    transfers,). `before`, (transfers, 2): the transfers that each transfer waits for."""
     turns = np.full(2 * len(before), NONE, np.int32)
     for i, pair in enumerate(before.tolist()):
         for j in pair:

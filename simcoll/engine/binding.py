@@ -34,12 +34,12 @@ MOST_HOPS: Final = 2**31 - 1  # hops of all routes together: indices have 32 bit
 
 
 def check_room(transfers: int, what: str, cure: str, key: str) -> None:
-    """Raise InputError if so many transfers need more memory than this machine has."""
+    """Raise InputError if a program of `transfers` transfers needs more memory than this machine has."""
     check_memory(transfers * BYTES, what, cure, key)
 
 
 def check_written(source: StreamedSchedule) -> None:
-    """Raise InputError if all transfers of a schedule need more memory than this machine has."""
+    """Raise InputError if all transfers of the schedule `source` need more memory than this machine has."""
     check_room(source.transfers, f"{source.transfers} transfers", "ask for fewer ranks", "ranks")
 
 
@@ -63,10 +63,8 @@ def bind(
     arrivals: Mapping[int, int] | None = None,
 ) -> Program:
     """Bind a schedule to a network. Participant p runs on `devices[p]`; `nbytes` is the size of the collective.
-
     `arrivals` maps late ranks to their arrival in ps; all others arrive at 0. Raises InputError if a size cannot be
-    divided into chunks or memory is too small, TopologyError if there is no route.
-    """
+    divided into chunks or memory is too small, TopologyError if there is no route."""
     held = _held(schedule, nbytes, itemsize, weights)
     most = _most_sent(schedule, held)
     piece = piece_bytes(params.chunk, itemsize) or most
@@ -109,9 +107,9 @@ def bind(
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """The columns shared by all programs with one schedule, routes and channels. `program` is one of these programs.
-    `reads`: for each row of the schedule the row that made the value it sends. `kinds` caches columns of sizes by the
-    numbers that they are computed from, `credits` columns of credits by `slots`."""
+    """Columns shared by all programs with one schedule, one set of routes and one number of channels. `program` is one
+    of these programs. `reads` holds for each row of the schedule the row that wrote the value it sends. `kinds` caches
+    sizes of transfers by the slot sizes they follow from, `credits` caches the results of `credit` by `slots`."""
 
     program: Program
     reads: Index
@@ -119,7 +117,8 @@ class _Frame:
     credits: dict[int, Index] = field(default_factory=dict)
 
     def credit(self, slots: int) -> Index:
-        """Return for each transfer the one whose end frees a slot for it, or NONE; all NONE if `slots` is 0."""
+        """Return for each transfer an earlier one, whose end frees one of the connection's `slots` for it, or NONE. If
+        `slots` is 0, the number of messages in flight is not limited, and all are NONE."""
         program = self.program
         if slots and slots not in self.credits:
             if len(self.credits) >= MOST_CREDITS:
@@ -132,8 +131,9 @@ class _Frame:
         return self.credits[slots] if slots else program.credit
 
     def sized(self, held: NDArray[np.int64], piece: int) -> tuple[Index, Index, Memo]:
-        """Return the distinct sizes of a program, the index of each transfer's size (its kind), and the memo of these
-        kinds. `held`: bytes of each slot of each rank; `piece`: the most bytes that a loop moves of a slot."""
+        """Return the distinct sizes of a program in bytes, each transfer's index into them, and a cache for results
+        that depend on these indices only. `held`: bytes of each slot of each rank. `piece`: the most bytes of a slot
+        that one loop moves."""
         loops = self.program.loops
         if held.size and held.min() == held.max():
             every, which = held.reshape(-1)[:1], np.zeros(held.size, np.uint8)
@@ -162,8 +162,8 @@ class _Frame:
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
 
     def _first(self) -> tuple[Index, Index]:
-        """Return the rows of the schedule that read a rank's own input, and for each row the place of its slot among
-        the slots of all ranks."""
+        """Return the rows of the schedule that send a rank's own input; and for each such row the index of the slot it
+        reads in the flattened array (ranks, n_chunks)."""
         schedule = self.program.schedule
         first = np.flatnonzero(self.reads == NONE).astype(np.int32)
         first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
@@ -209,10 +209,8 @@ def assemble(
     arrivals: Mapping[int, int] | None = None,
     loops: int = 1,
 ) -> Program:
-    """Compute channels, receive sides and credits, and return the program.
-
-    An in-network agent has one channel and receive side per peer; with `channels_by: step`, per peer and number.
-    """
+    """Return the program, with its channels, receive sides and credits computed from the other `columns`. An in-network
+    agent has one channel and receive side per peer; with `channels_by: step`, per peer and number."""
     way, number = columns.way, columns.number
     src, dst = routes.src[way], routes.dst[way]
     to, of = dst, src
@@ -253,7 +251,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
 
 
 def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
-    """Return the program of the transfers `left`. The others have no bytes left in their loop."""
+    """Return the program with only the transfers numbered `left`. All others have no bytes left in their loop."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     loop, origin = program.loop[left], program.origin[left]
     first_slot = loop * np.int32(schedule.n_slots)
@@ -272,7 +270,7 @@ def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slot
 
 
 def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
-    """Turn predecessors in the schedule into predecessors in the program of all loops, each within its loop."""
+    """Convert predecessors of rows in the schedule into predecessors of transfers in the same loop of the program."""
     place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.reads)), np.int32)
     place[loop, origin] = np.arange(len(origin), dtype=np.int32)
     moved = (np.where(c[origin] == NONE, NONE, place[loop, np.maximum(c[origin], 0)]) for c in waits)
@@ -307,7 +305,8 @@ def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
-    """Return the kind of each transfer if loops move pieces of a slot: whole pieces, the remainder, then nothing."""
+    """Return the index of each transfer's size if each loop moves at most `piece` bytes of a slot: a whole piece in the
+    first loops, then once the remainder, then 0 bytes."""
     whole = (sizes // piece)[kind]
     return np.where(loop < whole, len(sizes), np.where(loop == whole, kind, len(sizes) - 1)).astype(np.int32)
 
@@ -316,8 +315,8 @@ def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
 
 
 def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
-    """Return the channel number of each transfer at its sender: by chunk over all loops or by step, round-robin; or one
-    channel for each peer."""
+    """Return the number of the sender's channel that each transfer uses. Chunks (over all loops) or steps use the
+    channels round-robin; with `channels: 0` there is one channel for each peer."""
     channels = params.channels
     if channels == 1:
         return np.zeros(1, np.int32)

@@ -48,7 +48,7 @@ class Cuts:
 
     @property
     def weight(self) -> int:
-        """The number of entries of `members`, for the size of the cache."""
+        """The number of entries of `members`, by which the cache limits its memory."""
         return len(self.members)
 
     @cached_property
@@ -61,7 +61,7 @@ class Cuts:
         return int(every[every > 0].min()) if every.any() else 0
 
     def total(self, values: Sizes) -> Sizes:
-        """Return for each cut the sum of `values`, (n,), over its ranks."""
+        """Return for each cut the sum of `values`, (n,), over the ranks in the cut."""
         return np.add.reduceat(values[self.members], self.starts)
 
     def around(self, place: int) -> NDArray[np.bool_]:
@@ -106,8 +106,8 @@ def beaten(
     itemsize: int,
     weights: object = None,
 ) -> int | None:
-    """Return the lower bound in ps if `time_ps` is below it, else None. Least latencies are searched only if the time
-    is short enough: the latency bound is at most the hops of a shortest route times the largest latency."""
+    """Return the lower bound in ps if `time_ps` is below it, else None. The exact latency bound is costly. It is
+    computed only if the time is below an easy upper limit: the hops of a shortest route times the largest latency."""
     most = int(topology.latencies.max(initial=0))
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
@@ -119,7 +119,7 @@ def beaten(
 
 
 def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the devices of each group of ranks, but for groups that are all on one device."""
+    """Yield the devices of each group of ranks, except for groups whose ranks are all on one device."""
     for group in schedule.groups:
         places = tuple(map(devices.__getitem__, group))
         if len(set(places)) > 1:
@@ -127,8 +127,8 @@ def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str,
 
 
 class _CutLinks(NamedTuple):
-    """For each cut its ranks (`places`), and the links out of it and into it. The first cuts hold one device each;
-    `ranks` is the number of ranks on each of these devices."""
+    """For each cut (a set of devices) its ranks, as positions in the list of ranks (`places`), and the links out of it
+    and into it. The first cuts hold one device each; `ranks` is the number of ranks on each of these devices."""
 
     places: Sets
     out: Sets
@@ -137,7 +137,7 @@ class _CutLinks(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """The number of entries of `out` and `into`, for the size of the cache."""
+        """The number of entries of `out` and `into`, by which the cache limits its memory."""
         return len(self.out.members) + len(self.into.members)
 
 
@@ -148,19 +148,20 @@ _KNOWN: Final[LruCache[Any]] = LruCache(
 
 
 def _once(find: Callable[..., T], topology: Topology, *of: Any) -> T:
-    """Return `find(topology, *of)`, cached by topology, or by its layout for results that do not depend on rates."""
+    """Return `find(topology, *of)` from a cache. Hop counts and cuts depend on the layout only, so topologies that
+    differ in bandwidths or latencies share them."""
     known = topology.layout if find in (_hops, _cut_links) else topology
     found: T = _KNOWN.get((find, known, *of), lambda: find(topology, *of))
     return found
 
 
 def _hops(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the largest hop count of a shortest route between two ranks of which one must wait for the other."""
+    """Return the greatest distance in links between two ranks of which one must wait for the other's data."""
     return _most(topology.least_hops, collective, root, topology, places)
 
 
 def _latency_ps(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the largest of the least latencies between ranks of which one must wait for the other, in ps."""
+    """Return the greatest distance in ps of latency between two ranks of which one must wait for the other's data."""
     return _most(topology.least_latencies, collective, root, topology, places)
 
 
@@ -168,7 +169,8 @@ Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # the least
 
 
 def _most(least: Least, collective: str, root: int, topology: Topology, places: Sequence[str]) -> int:
-    """Return the largest of the `least` values between ranks of which one must wait for the other."""
+    """Return the largest of the `least` values (hops or ps) between two ranks of which one must wait for the other's
+    data. E.g. in a broadcast every rank waits for the root."""
     n = len(places)
     count = max(1, min(SOURCES, MOST_MEASURED // len(topology.kinds)))
     sources, targets = places[:: max(1, n // count)], places

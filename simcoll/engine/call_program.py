@@ -1,4 +1,4 @@
-"""One call of a plan, to be run by itself: its program (bound on demand), its traffic sums, and the times it ends."""
+"""One call (collective) of a workload's plan, which can run by itself: its program, its traffic, and when it ends."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class CallSums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CallProgram:
-    """A call of a plan. `make` binds its program on demand. A `stream` of more than `long` transfers is folded if
-    possible. `in_loops` returns the call as one loop and the number of loops, or None if it cannot."""
+    """A call of a plan. `make` makes its program when it is first needed. A `stream` of more than `long` transfers is
+    folded, i.e. simulated by a few ranks, if possible. `in_loops` returns the call as one loop and the number of loops,
+    or None if it cannot be stored as loops."""
 
     make: Callable[[], Program]
     stream: StreamedProgram | None = None
@@ -47,7 +48,7 @@ class CallProgram:
 
     @cached_property
     def program(self) -> Program:
-        """The program of all its transfers."""
+        """The program of the call, with all its transfers."""
         return self.make()
 
     @cached_property
@@ -61,7 +62,7 @@ class CallProgram:
 
     @property
     def network(self) -> RoutedNetwork | Program:
-        """The links, with the bandwidths and latencies that hold for this call."""
+        """The network of the call: its links, with the bandwidths and latencies that the call finds there."""
         return self.stream.network if self.stream else self._bound
 
     @property
@@ -86,7 +87,7 @@ class CallProgram:
 
     @cached_property
     def sums(self) -> CallSums:
-        """The bytes and messages of the call, over all ranks and loops."""
+        """The traffic of the call, summed over all ranks and loops."""
         if self._few is None:
             program = self._bound
             messages = program.messages * (self._looped.loops if self._looped else 1)
@@ -104,15 +105,15 @@ class CallProgram:
 
     @cached_property
     def longest_ps(self) -> int | None:
-        """An upper bound in ps of the time from the last rank's arrival to the end of the call, whenever the others
-        arrived; None if there is no bound. It also holds if calls with equal `turns` run just before or after."""
+        """An upper bound in ps of the time from the arrival of the last rank to the end of the call. It holds whenever
+        the other ranks arrived, also if calls with equal `turns` run just before or after. None if unknown."""
         if self._few is not None:
             return None
         return longest_ps(*self._in_loops, among=self.turns is not None)
 
     def quiet_ps(self, missing: int) -> int | None:
-        """Return an upper bound in ps of the work that the call can do before the `missing` rank comes, counted from
-        the arrival of all others. None if some rank can finish without it, or if there is no bound."""
+        """Return an upper bound in ps of the time after which nothing moves until the `missing` rank comes, counted
+        from the arrival of all other ranks. None if some rank can finish without `missing`, or if no bound is known."""
         if missing not in self._quiet:
             self._quiet[missing] = self._longest and self._longest.latest_ps(missing)
         return self._quiet[missing]
@@ -127,7 +128,7 @@ class CallProgram:
 
     @property
     def _in_loops(self) -> tuple[Program, int, int, int]:
-        """A program, its number of loops, the bytes of a piece, and the most pieces in flight on a connection."""
+        """The program of one loop, the number of loops, the bytes of a piece, and the most pieces in flight."""
         if one := self._looped:
             return one.one, one.loops, one.piece, one.slots
         program = self.program
@@ -141,8 +142,9 @@ class CallProgram:
 
     @cached_property
     def turns(self) -> bytes | None:
-        """A digest of the call without its sizes. A call may follow one with an equal digest rank by rank, before that
-        is over, and no channel then has messages of both in flight (see `longest.in_turn`). None if it may not."""
+        """A digest of the call without its sizes. Two calls with equal digests may overlap: each rank begins the second
+        call when it has done with the first, and no channel has messages of both in flight (`longest.in_turn`). None if
+        the call may not overlap with others."""
         if self._few is not None:
             return None
         program, _, piece, slots = self._in_loops
@@ -156,8 +158,9 @@ class CallProgram:
         return found.digest()
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Run the call by itself and return its ends; None if it cannot finish. Its ranks arrive at `came`, (ranks,),
-        and its links are busy until `busy`, (links,); all in ps after the first arrival."""
+        """Simulate the call without other calls and return its ends; None if it cannot finish. Ranks arrive at the
+        times `came`, (ranks,). Links are occupied until `busy`, (links,). Both count in ps from the first rank's
+        arrival."""
         if self._few is None:
             return self._whole(came, busy)
         folded, program = self._few
@@ -172,7 +175,7 @@ class CallProgram:
         return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
 
     def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Run the call unfolded; arguments and result are those of `alone`."""
+        """Simulate all ranks of the call, without folding; arguments and result as for `alone`."""
         if self._looped is None:
             return _alone(self.program, came, busy)
         one = replace(self._looped.one, arrivals=_of_all(came, self._looped.one))
@@ -184,5 +187,5 @@ def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | No
 
 
 def _of_all(came: Numbers, program: Program) -> Numbers:
-    """Return the arrivals in ps of ranks and in-network agents; agents are present from time 0."""
+    """Return the arrivals in ps of all participants: `came` for the ranks, then 0 for the in-network agents."""
     return np.append(came, np.zeros(program.schedule.agents, np.int64))

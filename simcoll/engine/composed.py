@@ -35,8 +35,8 @@ class Hidden(NamedTuple):
     """An operation whose end is not computed yet. Its `call` runs only when another operation needs that end; `call` is
     None for a computation that launches the next hidden call. `chain`: the number of the chain's first operation. Times
     in ps: `opened`, the earliest start of each rank, exact for the first operation of a chain; `latest`, an upper bound
-    of the end, and `ahead`, of the end on ranks that begin before others; `quiet`, an upper bound of the end of all
-    work before the last rank arrives, or 0."""
+    of the end; `ahead`, an upper bound of the end on ranks that begin before others; `quiet`, an upper bound of the end
+    of all work before the last rank arrives, or 0."""
 
     number: int
     call: CallProgram | None
@@ -48,9 +48,9 @@ class Hidden(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The times in ps at which ranks may begin an operation, and the `first` of them. After the hidden operations of a
-    `chain` these are lower bounds: a time up to `ahead` may become as late as `ahead`. Else `ahead` is 0. `known`: the
-    `_Composition.shown` and the chain's last operation from which the times were computed."""
+    """The times in ps at which ranks may begin an operation (`when`), and the `first` of them. After a `chain` of
+    hidden operations they are lower bounds: a time up to `ahead` may become as late as `ahead`. Else `ahead` is 0.
+    `known`: the state from which the times were computed, i.e. `_Composition.shown` and the chain's last operation."""
 
     when: Numbers
     first: int
@@ -76,8 +76,8 @@ class Taken(NamedTuple):
 
 
 class Before(NamedTuple):
-    """A checkpoint: the state of links, and the latest time in ps, before the part of a chain from `place` on ran.
-    `met`: its first call meets messages of the part before."""
+    """A checkpoint of a chain: the state of links, and the latest time in ps, before the operations from position
+    `place` on ran. `met`: whether the first call among them meets messages of earlier calls."""
 
     place: int
     met: bool
@@ -87,14 +87,14 @@ class Before(NamedTuple):
 
 
 class KnownCalls:
-    """A cache of the ends of calls that ran, so that equal calls run once."""
+    """A cache of the results of calls that ran. Equal calls with equal arrivals run once."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
 
     def alike(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Return the cached ends of an equal call, or None; see `CallProgram.alone` for the arguments. How long a link
-        is `busy` makes no difference if it is free before its first message comes."""
+        """Return the cached ends of an equal call, or None; see `CallProgram.alone` for the arguments. Calls also count
+        as equal if a link is `busy` for different times but free before its first message comes."""
         now = busy[call.links]
         for before, ends in self._runs.get((id(call), came.tobytes()), ()):
             if ((now == before) | (np.maximum(now, before) <= ends.first[call.links])).all():
@@ -137,7 +137,7 @@ def composed_ps(
 
 
 def _behind(after: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]], Sequence[int]]:
-    """Return for each operation the operations that wait for it, in order, and how many operations it waits for."""
+    """Return for each operation the operations that wait for it, and the number of operations it waits for."""
     behind = [list[int]() for _ in after]
     for number, all_before in enumerate(after):
         for before in dict.fromkeys(all_before):
@@ -146,9 +146,9 @@ def _behind(after: Sequence[tuple[int, ...]]) -> tuple[Sequence[tuple[int, ...]]
 
 
 class _Composition:
-    """The times of a plan in ps, computed operation by operation. `taken` and `owner` hold for each link its times and
-    the operation of its last message. `done` holds for each operation when its work ends on each rank; for `hidden`
-    operations these times are lower bounds."""
+    """The times of a plan in ps, computed operation by operation. `taken` holds the times of each link, and `owner` the
+    operation of its last message. `done` holds for each operation when its work ends on each rank; for `hidden`
+    operations these are lower bounds."""
 
     def __init__(
         self,
@@ -198,8 +198,8 @@ class _Composition:
         return self.last
 
     def _opened(self, number: int) -> Opened | None:
-        """Return when ranks may begin an operation; None if a call that has to run cannot finish. A hidden operation
-        runs first if it may end later than the other predecessors, unless this operation continues its chain."""
+        """Return when ranks may begin operation `number`; None if a call that has to run cannot finish. If a hidden
+        operation may end later than other predecessors, it runs first, unless `number` continues its chain."""
         while True:
             when = self._since(number)
             first = int(least(when, initial=NEVER))
@@ -214,7 +214,7 @@ class _Composition:
                 return None
 
     def _since(self, number: int) -> Numbers:
-        """Return when the predecessors of an operation end on each of its ranks, in ps; lower bounds if hidden."""
+        """Return for each rank of operation `number` when its predecessors end there, in ps; lower bounds if hidden."""
         op = self.operations[number]
         ends = list[Numbers]()
         for before in op.after:
@@ -225,13 +225,13 @@ class _Composition:
         return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
-        """Return the earliest time in `when` of the ranks that operations `number` and `before` share."""
+        """Return the earliest time in ps in `when`, by rank of `number`, for ranks that are also in `before`."""
         shared = self._shared(before, self.operations[number])
         return int(least(when if shared is None else when[shared >= 0], initial=NEVER))
 
     def _shared(self, before: int, op: Operation) -> Numbers | None:
-        """Return the place of each rank of an operation among the ranks of operation `before`, −1 if it is not there;
-        None if both have equal ranks."""
+        """Return for each rank of `op` its position among the ranks of operation `before`, or −1 if it is not one of
+        them. Return None if both have equal ranks."""
         others, place = self.operations[before].ranks, self.place
         if others is op.ranks:
             return None
@@ -241,8 +241,8 @@ class _Composition:
         return found
 
     def _goes_on(self, number: int, late: Hidden) -> bool:
-        """Return whether an operation continues the chain that ends with `late`: as a call that may follow it on the
-        same ranks, or as the computation that launches only such a call."""
+        """Return whether operation `number` continues the chain whose last operation is `late`. It does if it is a call
+        on equal ranks that may overlap with `late`, or a computation that launches only such a call."""
         if late is not self.chains[late.chain][-1]:
             return False
         if late.call is None:  # `late` launches this call
@@ -253,7 +253,8 @@ class _Composition:
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
     def _enter(self, number: int, opened: Opened) -> bool:
-        """Note when an operation begins. Return False if a call that has to run cannot finish or meets others."""
+        """Record when operation `number` begins. Return False if a call must run, but cannot finish or delays
+        others."""
         call = self.calls[number]
         if opened.chain != number and not self._stands(opened):  # hidden operations or the chain changed meanwhile
             if (now := self._opened(number)) is None:
@@ -270,7 +271,7 @@ class _Composition:
         return True
 
     def _stands(self, opened: Opened) -> bool:
-        """Return whether the hidden operations and the end of the chain are unchanged since `opened` was computed."""
+        """Return whether `opened` is still valid: no hidden operation ran since, and its chain did not grow."""
         assert opened.known
         shown, last = opened.known
         return shown == self.shown and self.chains[opened.chain][-1] is last
@@ -281,8 +282,8 @@ class _Composition:
         self.chains.setdefault(new.chain, []).append(new)
 
     def _call(self, number: int, call: CallProgram, opened: Opened) -> bool:
-        """Hide a call that shares no link with others if its end has an upper bound; else run it. Return whether it
-        ends and delays no other call."""
+        """Hide a call (see the module) if it shares no link with others and its end has an upper bound; else run it.
+        Return whether it ends and delays no other call."""
         when, first, _, chain, _ = opened
 
         def meets(late: Hidden) -> bool:
@@ -309,9 +310,9 @@ class _Composition:
         return self._uncover(self.chains[chain][-1]) and self._enter(number, opened)
 
     def _quiet(self, call: CallProgram, opened: Opened) -> int:
-        """Return the time in ps by which the early ranks of a call have done all that they can do before the late ranks
-        come; 0 if no such time is known. After it, and if the call shares no link with others, the result does not
-        depend on when the early ranks came."""
+        """Return the time in ps by which the early ranks of a call have done all they can before the late ranks come; 0
+        if unknown. If the call shares no link with others, its result then does not depend on the arrivals of the early
+        ranks."""
         late = opened.when[opened.when > opened.ahead]
         standing = call.quiet_ps(int(opened.when.argmax())) if len(late) else None
         if standing is None:
@@ -322,16 +323,16 @@ class _Composition:
         return int(times[pauses[-1]]) + standing + 1 if len(pauses) else 0
 
     def _under_way(self, first: int) -> list[Hidden]:
-        """Return the hidden operations whose upper bound is at time `first` (ps) or later."""
+        """Return the hidden operations that may end at time `first` (ps) or later."""
         return [self.hidden[number] for _, number in self.until[bisect_left(self.until, (first, NONE)) :]]
 
     def _met(self, taken: Taken, call: CallProgram, first: int) -> bool:
-        """Return whether links of a call may still receive or serve earlier messages when it begins, at `first` ps."""
+        """Return whether a call that begins at `first` ps finds earlier messages on its links, before or in service."""
         return any(most(column[call.links], initial=0) >= first for column in taken)
 
     def _uncover(self, late: Hidden) -> bool:
-        """Run a hidden call, with all earlier calls of its chain and as many later ones as meet it. All other calls on
-        its links ended before it or begin after it. Return whether the calls that ran have ended."""
+        """Run a hidden call, with all earlier calls of its chain and those later ones whose messages meet its own. All
+        other calls on its links ended before it or begin after it. Return whether the calls that ran have ended."""
         chain = self._shown(late.chain)
         wanted, parts = chain.index(late), list[tuple[Before, Taken]]()
         for place, each in enumerate(chain):  # the chain may grow meanwhile
@@ -363,15 +364,15 @@ class _Composition:
         return shown
 
     def _begin(self, each: Hidden, first: bool) -> Numbers:
-        """Note when an operation of a chain begins on each rank; return these times in ps. No predecessor is hidden."""
+        """Record when an operation of a chain begins; return the start of each rank in ps. No predecessor is hidden."""
         when = each.opened if first else self._since(each.number)
         self.done[each.number] = when + self.durations[each.number]
         self.last = max(self.last, int(most(self.done[each.number], initial=0)))
         return when
 
     def _part(self, chain: list[Hidden], last: int, parts: list[tuple[Before, Taken]], met: bool) -> bool:
-        """Run operation `last` of a chain, joined with the operations before it whose messages it meets. Return whether
-        they end and meet no message from before the chain."""
+        """Run the operation at position `last` of a chain. If its messages meet messages of the operations before it,
+        they run together as one program. Return whether they end and meet no message from before the chain."""
         before = Before(last, met, self.taken.copied(), self.owner.copy(), self.last)
         while True:
             ahead = parts[-1][1] if before.met else None
@@ -385,8 +386,8 @@ class _Composition:
             self.taken, self.owner, self.last = before.taken.copied(), before.owner.copy(), before.last
 
     def _together(self, chain: Sequence[Hidden], first: bool, before: Taken | None) -> Taken | None:
-        """Run consecutive operations of a chain, several as one joined program; return like `_run`. `first`: they are
-        the first of the chain."""
+        """Run consecutive operations of a chain as one program. Return when the run leaves each link, or None as `_run`
+        does. `first`: whether they are the first operations of the chain."""
         opened = [self._begin(each, first and not place) for place, each in enumerate(chain)]
         call, ranks = chain[0].call, self.operations[chain[0].number].ranks
         if len(chain) == 1 and call:
@@ -417,7 +418,8 @@ class _Composition:
         return taken
 
     def _key(self, chain: Sequence[Hidden]) -> tuple[tuple[CallProgram | None, tuple[int, ...]], ...]:
-        """Return for each operation of a part of a chain its call, and the places in the part that it waits for."""
+        """Return a key for the joined program of some operations of a chain: for each operation its call, and the
+        positions in `chain` of the operations that it waits for."""
         place = {each.number: i for i, each in enumerate(chain)}
         after = (self.operations[each.number].after for each in chain)
         waits = (tuple(place[before] for before in numbers if before in place) for numbers in after)
@@ -426,8 +428,8 @@ class _Composition:
     def _run(
         self, number: int, call: CallProgram, opened: Numbers, before: Taken | None, quiet: int = 0
     ) -> Taken | None:
-        """Run a call by itself and return when it leaves each link; None if it does not end or meets messages that were
-        there `before`. `quiet`: see `Hidden`."""
+        """Run a call by itself and return when it leaves each link. Return None if it does not end, or if it meets
+        messages that were on its links `before` it began. `quiet`: see `Hidden`."""
         first = int(opened.min())
         self.ran.add(call)
         alone = self.known.alone(call, opened - first, self._busy(before, first))
@@ -437,12 +439,12 @@ class _Composition:
         return took
 
     def _busy(self, before: Taken | None, first: int) -> Numbers:
-        """Return how long each link is busy with messages that were there `before`, in ps after `first`."""
+        """Return how long each link is busy with the messages in `before`, in ps after the time `first`."""
         return self.idle if before is None else np.maximum(before.free - first, 0)
 
     def _take(self, ends: fast.CallEnds, first: int, number: int, before: Taken | None, quiet: int) -> Taken | None:
-        """Update the links with the `ends` of a run that began at `first` ps, and return when the run leaves each link;
-        None if it meets messages that were there `before`."""
+        """Update the links with the `ends` of a run that began at `first` ps, and return when the run leaves each link.
+        Return None if it meets messages that were on the links `before` it began."""
         head, uses = ends.first + first, ends.last > -NEVER
         if before is not None:
             late = before is self.taken and (head == before.came) & (self.owner > number)
@@ -459,7 +461,8 @@ class _Composition:
 
 
 def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
-    """Return whether calls may run separately: `fifo`, without barriers or blocking sends, on the network's links."""
+    """Return whether calls may run separately: with `fifo` sharing, without barriers or blocking sends, and on the same
+    links as `network`."""
     bound = list({id(call): call for call in calls if call is not None}.values())
     params = [call.params for call in bound]
     alone = all(p.sharing == "fifo" and not p.barrier and p.blocking == "no" for p in params)

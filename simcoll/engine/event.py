@@ -82,7 +82,7 @@ class Recurring(Event):  # type: ignore[misc]  # SimPy has no types here
 
 
 class Milestone:
-    """An event that happens once to each transfer, such as `sent`: its time, and the processes that wait for it."""
+    """An event that happens once for each transfer, such as `sent`: its times, and the processes that wait for it."""
 
     def __init__(self, env: simpy.Environment, count: int):
         self.env = env
@@ -100,7 +100,7 @@ class Milestone:
                 call(event)
 
     def wait(self, i: int) -> tuple[Event, ...]:
-        """Return an event that happens when the time of `i` is noted; an empty tuple if it is, or if `i` is NONE."""
+        """Return an event that happens when transfer `i` reaches the milestone; () if `i` reached it or is NONE."""
         if i == NONE or self.at[i] != NONE:
             return ()
         if i not in self._waiting:
@@ -108,7 +108,7 @@ class Milestone:
         return (self._waiting[i],)
 
     def then(self, i: int, call: Callable[[int], None], own: int) -> None:
-        """Call `call(own)` once the time of `i` is noted; at once if it is, or if `i` is NONE."""
+        """Call `call(own)` when transfer `i` reaches the milestone; at once if `i` has reached it, or is NONE."""
         for event in self.wait(i):
             event.callbacks.append(lambda _: call(own))
             return
@@ -285,7 +285,7 @@ class _EventRun:
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
     def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Return the milestones that transfers wait for besides their channel, each with the transfer to reach it."""
+        """Yield each milestone that transfers wait for, apart from their channel, with the transfer awaited by each."""
         columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:
@@ -331,7 +331,7 @@ class _EventRun:
     # --- changes ---
 
     def _announce(self) -> None:
-        """Schedule every change, before all other events of its instant."""
+        """Schedule every change of a link; it happens before all other events at the same time."""
         changes = self.program.changes
         assert changes
         for at, link, bandwidth, turn in changes:
@@ -342,7 +342,7 @@ class _EventRun:
                 how(None)
 
     def change(self, link: int, bandwidth: int, turn: int, _: Event | None) -> None:
-        """Change the bandwidth of a link; at a `turn` it is found dead: send its flows again on their new routes."""
+        """Change the bandwidth of a link. With a `turn`, it is found dead: send its flows again on new routes."""
         if turn == NONE:
             self.fabric.change(link, bandwidth)
             return
@@ -382,7 +382,7 @@ class _EventRun:
     # --- sending ---
 
     def channel(self, transfers: list[int]) -> Wait:
-        """Run a channel: it starts its transfers in index order; one that waits blocks all after it."""
+        """Run a channel: it starts its transfers in index order. A transfer that waits delays all later ones."""
         env, last = self.env, NONE
         yield env.timeout(self.there[self.src[transfers[0]]])
         yield from self.opened.wait(self.sender[transfers[0]])
@@ -417,7 +417,7 @@ class _EventRun:
         self.sent.reach(i, now)
 
     def cap(self, i: int) -> list[int]:
-        """Return the extra link that stands for the cap of the transfer's channel, if that has one."""
+        """Return the extra link that limits the transfer's channel, as a list; empty if there is no limit."""
         return [len(self.bandwidths) + int(self.program.channel[i])] if self.caps[self.planned[i]] else []
 
     # --- on the way ---
@@ -427,7 +427,7 @@ class _EventRun:
         Recurring(self.env).later(wait, lambda _: call(*given))
 
     def legs(self, i: int) -> list[_Leg]:
-        """Return the links of the route that transfer `i` takes if it leaves now, with its service times."""
+        """Return for each link of the route that transfer `i` takes if it leaves now the link with its service time."""
         if self.spans:
             return [self.leg(link, i) for link in self.take(i)]
         which = self.way[i], self.nbytes[i]
@@ -443,7 +443,7 @@ class _EventRun:
     # --- receiving ---
 
     def receive(self, i: int, _: Event | None = None) -> None:
-        """Note that a transfer arrives; it then occupies its receive side for a time."""
+        """Note that a transfer has arrived. Its receive side then takes `receive_ps` to receive it."""
         self.arrived[i] = self.env.now
         wait = self.program.receive_ps(i) if self.receiving else 0
         if wait:
@@ -452,13 +452,13 @@ class _EventRun:
             self.end(i)
 
     def take_in(self, i: int, wait: int, _: Event) -> None:
-        """Serve a transfer at its receive side, after those before it, for `wait` ps."""
+        """Occupy the receive side for `wait` ps, after the transfers that arrived earlier; then end transfer `i`."""
         side, now = int(self.program.side[i]), self.env.now
         self.sides[side] = max(now, self.sides[side]) + wait
         self.after(self.sides[side] - now, self.end, i)
 
     def end(self, i: int) -> None:
-        """End a transfer. It is complete once the transfer that it is chained to is."""
+        """End a transfer. It is also complete if no other write to its slot has to be complete first (`chain`)."""
         self.ended.reach(i, self.env.now)
         if self.steps:
             self.steps.ended(i)
@@ -469,7 +469,7 @@ class _EventRun:
             self.complete(i)
 
     def add(self, i: int) -> None:
-        """Complete a transfer that reduces into its receiver's own input, once that rank has arrived."""
+        """Complete a transfer that reduces into its receiver's own input, once the receiving rank has arrived."""
         if (late := self.there[self.dst[i]] - self.env.now) > 0:
             self.after(late, self.add, i)
         else:
@@ -493,13 +493,14 @@ class _Leg(NamedTuple):
 
 
 class _Head(Recurring):
-    """The head of a transfer under `fifo`, before link `hop` of its route; the tail arrives there at time `tail`."""
+    """The head (first byte) of a transfer under `fifo`, before link `hop` of its route. The tail (last byte) arrives
+    there at time `tail`."""
 
     def __init__(self, run: _EventRun, i: int):
         self.env, self.run, self.i = run.env, run, i
 
     def set_out(self, _: Event | None = None) -> None:
-        """Begin at the first link of the route that holds now."""
+        """Begin at the first link of the route that is valid now."""
         self.legs, self.hop, self.tail = self.run.legs(self.i), 0, 0
         self.later(0, self.cross, LAST + self.i)
 
@@ -534,7 +535,7 @@ class _Head(Recurring):
         return self.run.forced(self.i, when) != way
 
     def sent(self, begin: int, end: int) -> int:
-        """Return when the tail leaves the first link, which the cap of the channel may delay."""
+        """Return when the tail leaves the first link: after its service, or later if the channel's cap is slower."""
         cap = self.run.caps[self.run.planned[self.i]]
         tail = max(end, begin + service_ps(self.run.nbytes[self.i], cap)) if cap else end
         if self.run.sent.at[self.i] == NONE:  # a chunk that is sent again keeps its time

@@ -22,9 +22,9 @@ from simcoll.engine.timing_model import NEVER, too_late
 
 
 class CallEnds(NamedTuple):
-    """When a run ends, in ps. `done`: when each rank has sent and received everything, (ranks,), or each task is done,
-    (tasks,). For each link, (links,): when its `first` and `last` message arrive and when it is `free` again; NEVER,
-    −NEVER and −NEVER for a link without messages. `over`: when the whole run has ended."""
+    """When a run ends, in ps. `done`, (ranks,): when each rank has sent and received everything; with tasks, when each
+    task is done, (tasks,). For each link, (links,): when its `first` and `last` message arrive, and when it is `free`
+    again; NEVER, −NEVER and −NEVER for a link without messages. `over`: when the whole run has ended."""
 
     done: Array
     first: Array
@@ -34,17 +34,15 @@ class CallEnds(NamedTuple):
 
 
 def run(program: Program, compiled: bool | None = None, hops: bool = True) -> Timeline | None:
-    """Return the timeline of a program; None if it cannot finish.
-
-    `compiled` forces or forbids numba; by default numba is used if it is installed and saves time. Without `hops` the
-    timeline lacks the intervals of links, which take the most memory.
-    """
+    """Return the timeline of a program; None if it cannot finish. `compiled` forces or forbids numba; by default numba
+    is used if it is installed and saves time. Without `hops` the timeline lacks the intervals of links, which take the
+    most memory."""
     _, result = _run(program, "hops" if hops else "times", compiled)
     return result and Timeline(*(np.asarray(column, np.int64) for column in result.columns))
 
 
 def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> Totals | None:
-    """Return only the sums of a run, as the times of transfers take most of the memory; None if it cannot finish."""
+    """Return only the totals of a run, as times of transfers take most memory; None if it cannot finish."""
     _, result = _run(program, "nothing", compiled)
     if result is None:
         return None
@@ -57,7 +55,7 @@ def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> To
 
 
 def end_ps(program: Program, until: int = NEVER) -> int | None:
-    """Return the end of a program in ps, or some time after `until` (ps) if it ends later; None if it cannot end."""
+    """Return when a program ends, in ps; if after `until`, any time after `until`. None if it cannot end."""
     _, result = _run(program, "nothing", None, until=until)
     return result and result.latest
 

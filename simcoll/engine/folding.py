@@ -37,8 +37,8 @@ FoldedRoutes = dict[tuple[int, int], tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """A schedule of a few ranks, with the network of the links that they use. Each rank stands for `times` ranks; link
-    i stands for the links `stands_for[i]`, (times,), of the unfolded network, which has so many links (`unfolded`)."""
+    """A schedule of a few ranks, each of which stands for `times` ranks, and a network of the links that they use. Its
+    link i stands for the links `stands_for[i]`, (times,), of the whole network, which has `unfolded` links."""
 
     schedule: Schedule
     bandwidths: Numbers
@@ -52,11 +52,11 @@ class Folded:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the ranks."""
+        """The names of the devices of the ranks: `0`, `1`, …"""
         return tuple(map(str, range(self.schedule.participants)))
 
     def spread(self, column: Numbers, none: int = 0) -> Numbers:
-        """Return a column of the unfolded links from one of the folded links; `none` for links without messages."""
+        """Expand a `column` of values by folded link to all links of the whole network; unused links get `none`."""
         whole = np.full(self.unfolded, none)
         whole[self.stands_for] = column[:, None]
         return whole
@@ -73,8 +73,9 @@ class Folded:
 
 
 def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]) -> Folded | None:
-    """Return a schedule of a few ranks that stand for all; None if its result would not be exact. The network may map
-    onto itself only under several rotations at once, such as those by a whole node or leaf.
+    """Return a schedule of a few ranks that stand for all; None if its result would not be exact. Some networks are
+    symmetric only under rotations by several ranks, such as a whole node. So multiples of the schedule's rotation are
+    tried.
 
     The caller ensures that all chunks have one size, all ranks arrive at time 0, and each rank has one channel, or one
     for each peer.
@@ -114,11 +115,9 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
 
 
 def may_fold(stream: StreamedSchedule) -> bool:
-    """Return whether the schedule can be folded on some network: a multiple of its rotation maps each sender's list, in
-    order, onto another sender's.
-
-    Reads all steps, so it is meant for schedules of few ranks.
-    """
+    """Return whether the schedule can be folded on some network. Then a multiple of its rotation maps each sender's
+    list of transfers, in order, onto the list of another sender. It reads all steps, so it is meant for schedules of
+    few ranks."""
     if stream.rotation is None or stream.agents:
         return False
     steps = [part.first for part in stream.parts()]
@@ -128,7 +127,7 @@ def may_fold(stream: StreamedSchedule) -> bool:
 
 
 def _sorts(network: RoutedNetwork) -> Numbers:
-    """Return a number for each link, equal for links of equal bandwidth and latency, counted in order of first use."""
+    """Number distinct pairs of bandwidth and latency in order of first use. Return the number of each link's pair."""
     columns = network.bandwidths, network.latencies
     (_, bandwidth), (latencies, latency) = (np.unique(column, return_inverse=True) for column in columns)
     both = bandwidth * len(latencies) + latency
@@ -140,7 +139,8 @@ def _sorts(network: RoutedNetwork) -> Numbers:
 def _repeated(
     turns: Iterable[Rotation], stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str]
 ) -> Rotation | None:
-    """Return the first of `turns` that maps routes of the first step onto routes of like links; None if none does."""
+    """Return the first rotation in `turns` that maps the routes of the first step onto routes of equal bandwidths and
+    latencies; None if no rotation does."""
     step, n = next(stream.parts()).first, stream.n
     hop, path = network.routes(devices, step.src, step.dst)
     place = _place(step.src)
@@ -169,8 +169,8 @@ def _looks(sorts: Numbers, hop: Numbers, path: Array) -> Numbers:
 
 
 def _enough(turn: Rotation, apart: Array, n: int) -> int:
-    """Return the fewest of `n` ranks to keep so that none sends to a rank it stands for; 0 beyond MOST_TURNS rotations.
-    `apart`: the distinct distances from sender to receiver."""
+    """Return the fewest of `n` ranks to simulate, so that none of them sends to a rank that it stands for. Return 0 if
+    over MOST_TURNS rotations are needed. `apart`: the distinct distances from sender to receiver."""
     for turns in range(1, MOST_TURNS + 1):
         few = turns * turn.ranks
         if n % few == 0 and few < n and (apart % few != 0).all():
@@ -183,7 +183,7 @@ def _kept(step: Step, few: int) -> Numbers:
 
 
 def _rows(part: StepPattern, kept: Numbers) -> Step:
-    """Return the rows with numbers `kept` of every step of a part."""
+    """Return the rows numbered `kept` of every step of a part, one step after the other."""
     if isinstance(part, Repeat):
         first = Step._make(column[kept] for column in part.first)
         return Repeat(first, part.times, part.base[kept], part.span, part.shift).whole()
@@ -191,7 +191,8 @@ def _rows(part: StepPattern, kept: Numbers) -> Step:
 
 
 def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
-    """Return for each row the slot it writes at the receiver's stand-in: its slot, rotated back as the receiver is."""
+    """Return for each row the slot that it writes. The receiver may be replaced by the simulated rank that stands for
+    it; then the slot is rotated back by as much as the rank."""
     turns = rows.dst // few * (few // turn.ranks)
     within = rows.dst_slot % turn.span
     found: Numbers = rows.dst_slot - within + (within - turns.astype(np.int64) * turn.chunks) % turn.span
@@ -207,7 +208,7 @@ def _place(src: NDArray[Any]) -> Numbers:
 
 
 def _in_order(step: Step, turn: Rotation, n: int) -> bool:
-    """Return whether the rotation maps each sender's list of rows, in order, onto that of the rank it is mapped to."""
+    """Return whether the rotation maps each sender's list of rows, in order, onto the list of the sender's image."""
     place, src = _place(step.src), (step.src + turn.ranks) % n
     turned = ((step.dst + turn.ranks) % n, turn.chunk(step.src_slot), turn.chunk(step.dst_slot), step.reduce)
     many = int(place.max(initial=0)) + 1
@@ -217,7 +218,8 @@ def _in_order(step: Step, turn: Rotation, n: int) -> bool:
 
 
 def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers, number: Numbers) -> bool:
-    """Return whether rows at one place in their senders' lists share no link or receiver: only such rows could tie."""
+    """Return whether no two rows at the same position in their senders' lists share a link or receiver. Only rows at
+    the same position could tie for it, and ties would be decided differently in the folded run."""
     dst, place = step.dst[kept] % few, _place(step.src[kept])
     lengths = np.diff(hop)[kept]
     own = np.concatenate([number[path[hop[row] : hop[row + 1]]] for row in kept]) if len(kept) else number[:0]
@@ -227,8 +229,8 @@ def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers
 
 
 class _Links:
-    """The folded links. For each link of the unfolded network, (links,): `number` is the folded link that stands for
-    it, −1 if none does yet; `place` is its place among the links for which that one stands."""
+    """The folded links. For each link of the whole network, (links,): `number` is the folded link that stands for it,
+    −1 if there is none yet. `place` is the link's position among all links that this folded link stands for."""
 
     def __init__(self, network: RoutedNetwork, times: int):
         self.network, self.times = network, times
@@ -236,7 +238,7 @@ class _Links:
         self.members: list[Numbers] = []
 
     def turned(self, step: Step, few: int, hop: Numbers, path: Numbers) -> bool:
-        """Add the links on the routes of a step. Return whether the rotation maps these routes onto each other."""
+        """Add the links on the routes of a step. Return whether the rotation maps the routes onto each other."""
         n = few * self.times
         _, rows = np.unique(step.src.astype(np.int64) * n + step.dst, return_index=True)  # one of each pair
         turns, src = np.divmod(step.src[rows].astype(np.int64), few)

@@ -80,9 +80,9 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int
 
 
 class _LinkViews:
-    """The links of all programs: those of `network`, then further ones of the programs. A view is one set of bandwidths
-    and latencies of all links; programs with equal values share a view. `at` holds by program, (links,), the number of
-    each of its links in the joined columns."""
+    """The links of all programs: the links of `network`, then further links of the programs. A view is one set of
+    bandwidths and latencies for all links; programs with equal values share a view. `at` holds for each program,
+    (links,), the index of each of its links in the joined columns."""
 
     def __init__(self, bound: Sequence[Program], network: RoutedNetwork):
         number = {name: i for i, name in enumerate(network.link_names)}
@@ -108,7 +108,7 @@ class _LinkViews:
 
 
 def _spread(at: Array, whole: Index, own: Index, count: int) -> Array:
-    """Return a column of `count` links: `own` at the places `at`, elsewhere the `whole` network's, behind it 1."""
+    """Return a column of `count` values: `whole` for the network's links, then 1; but `own` at the indices `at`."""
     column = np.ones(count, np.int64)
     column[: len(whole)] = whole
     column[at] = own
@@ -116,15 +116,15 @@ def _spread(at: Array, whole: Index, own: Index, count: int) -> Array:
 
 
 class _Owners(NamedTuple):
-    """For each channel and for each receive side of a program: the participant that it belongs to."""
+    """For each channel, and for each receive side, of a program: the number of the participant that it belongs to."""
 
     channel: Array
     side: Array
 
 
 class _Laid:
-    """The columns of all programs, end to end. Each operation has its own transfers, channels, receive sides and slots;
-    operations with one program share its routes and sizes."""
+    """The columns of all programs, concatenated. Each operation has its own transfers, channels, receive sides and
+    slots. Operations with the same program share its routes and sizes."""
 
     def __init__(self, operations: Sequence[Operation], bound: Sequence[Program], tasks: Array, n: int):
         self.bound, self.participants = bound, n
@@ -215,8 +215,9 @@ def _owners(program: Program) -> _Owners:
 
 
 def _lanes(owner: Array, op: Operation, n: int, stream: int, first: int) -> Array:
-    """Return a pair of numbers for each channel of an operation, (channels, 2), equal for channels of one lane: a
-    number of its stream and rank, and its place among the channels of that rank. Without a stream, each has its own."""
+    """Return a pair of numbers for each channel of an operation, (channels, 2): the number of its stream and rank, and
+    its position among the channels of that rank. Channels with equal pairs form a lane, of which one channel sends at a
+    time. If the operation has no stream, each channel has its own lane."""
     order = np.argsort(owner, kind="stable")
     place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
     lane = np.empty((len(owner), 2), np.int64)

@@ -13,7 +13,7 @@ from simcoll.engine.timing_model import PS_PER_S
 
 
 class Binding(NamedTuple):
-    """The busiest link and the share of the run in which it carried bytes at full rate."""
+    """The busiest link, and its utilisation: the share of the run in which it carried bytes at full rate."""
 
     link: int
     busy: float
@@ -33,7 +33,7 @@ def kept(program: Program, makespan_ps: int) -> NDArray[np.float64]:
 
 
 def busy(carried: NDArray[np.int64], bandwidths: NDArray[Any], makespan_ps: int) -> NDArray[np.float64]:
-    """Return the bytes `carried` over those each link could carry in that time, float64 (links,); 0 if it is down."""
+    """Return each link's utilisation: the bytes `carried` over the bytes it could carry in the run; 0 if it is down."""
     capacity = bandwidths.astype(float) * makespan_ps / PS_PER_S
     found = np.zeros(len(carried))
     np.divide(carried.astype(float), capacity, out=found, where=capacity > 0)

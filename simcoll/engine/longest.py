@@ -33,7 +33,7 @@ MOST_ROWS: Final = 50_000  # rows of the largest program that `in_turn` examines
 
 
 class Longest(NamedTuple):
-    """A program, its columns for `longest_kernel` (`run`), and the compiled or plain form of that kernel (`loops`)."""
+    """A program laid out for `longest_kernel`: the kernel's columns (`run`), and its functions (`loops`)."""
 
     program: Program
     loops: Loops
@@ -108,12 +108,12 @@ def longest_ps(
 
 
 def in_turn(program: Program) -> bool:
-    """Return whether each rank may begin a second program, equal but for sizes, as soon as it has done with this one.
+    """Return whether each rank may begin a second program, equal but for sizes, as soon as it has finished this one.
 
     Every channel must begin in the second only after all that it sent in the first has ended: then `longest_ps` counts
     no more transfers ahead than with one program. Programs of more than `MOST_ROWS` rows give False, as the check takes
-    long. A transfer *hears of* a rank if it begins, by its dependencies, after that rank has begun. In the second
-    program that rank has then received all of the first, so all transfers that it hears of there have ended.
+    long. A transfer *hears of* a rank if, by its dependencies, it cannot begin before that rank has begun. In the
+    second program that rank has then received all of the first, so all transfers that it hears of there have ended.
     """
     rows, ranks = len(program), program.schedule.n
     if rows > MOST_ROWS:
@@ -142,9 +142,9 @@ def in_turn(program: Program) -> bool:
 
 
 class _Visits(NamedTuple):
-    """The links at which rows may wait for others; receive sides count as further links. Columns, one entry a visit:
-    the row, whether this is the row's first link, the link, and the most time in ps that the row keeps this link or one
-    of those that follow it."""
+    """The links at which rows may wait for other rows, with receive sides as further links. A visit is one row at one
+    link. Columns by visit: the row; whether this is the row's first link (`opens`); the link; and the most time in ps
+    for which the row occupies this link or one of the next links that are counted with it (see `_heads`)."""
 
     row: Numbers
     opens: Numbers
@@ -153,8 +153,8 @@ class _Visits(NamedTuple):
 
 
 def _waits(program: Program, tables: LinkTables, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
-    """Return upper bounds in ps for each row, counted from its head's arrival at the first link: until it has passed
-    that link, and until it has ended. None if a time may exceed the clock's range."""
+    """Return two upper bounds in ps for each row, counted from its head's arrival at the first link: the time until its
+    tail has passed that link, and until the row has ended. None if a time may exceed the clock's range."""
     (first, links), rows = program.hops, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]
@@ -199,11 +199,11 @@ def _visits(program: Program, tables: LinkTables, row: Numbers, service: Numbers
 
 
 def _heads(program: Program, tables: LinkTables) -> Numbers:
-    """Return for each link the link at which waiting is counted: itself, or a link before it on all its routes.
+    """Return for each link the link at which waiting is counted: itself, or an earlier link that is on all its routes.
 
-    Waiting at links in a row is counted once: all transfers ahead have passed them after the sum, over these transfers,
-    of the longest time that each takes on one of the links. Only one transfer of a channel counts at the link where the
-    channel begins; so that link is joined only with links of its rate and more, at which nobody waits.
+    Waiting at successive links is counted once: for each transfer ahead, the longest time that it takes on one of the
+    links. At the link where a channel begins, only one transfer of the channel counts. So a link is joined to such a
+    beginning only if it is at least as fast, because then nobody waits at it.
     """
     _, _, hop, links = program.routes
     rates, head = program.bandwidths, np.arange(len(program.bandwidths))
@@ -218,7 +218,8 @@ def _heads(program: Program, tables: LinkTables) -> Numbers:
 
 
 def _ahead(program: Program, visits: _Visits, loops: int, slots: int) -> Numbers | None:
-    """Return for each visit an upper bound in ps of the row's wait for others ahead of it; None beyond the clock."""
+    """Return for each visit (a row at a link) an upper bound in ps of the time for which the row waits there for other
+    rows; None if the clock's range may be exceeded."""
     row, opens, link, takes = visits
     if not len(row):
         return takes

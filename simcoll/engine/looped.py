@@ -21,8 +21,8 @@ MOST_BITS: Final = 62  # bits of a heap key
 
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
-    """A program of one loop, and how it is repeated. `one` is the program of a single loop over whole slots. Each of
-    the `loops` moves at most `piece` bytes of a slot. At most `slots` pieces of a connection are in flight (0: all)."""
+    """A program stored as one loop. `one` is the program of a single loop over whole slots. It is repeated `loops`
+    times; each moves at most `piece` bytes of a slot. A connection has at most `slots` pieces in flight (0: any)."""
 
     one: Program
     loops: int
@@ -34,12 +34,12 @@ class LoopedProgram:
 
     @property
     def row_bits(self) -> int:
-        """The number of bits that the number of a row takes in a heap key."""
+        """The number of bits for a row's number in a heap key."""
         return max(1, (len(self.one) - 1).bit_length())
 
     @property
     def loop_bits(self) -> int:
-        """The number of bits that the number of a loop takes in a heap key."""
+        """The number of bits for a loop's number in a heap key."""
         return max(1, (self.loops - 1).bit_length())
 
     @property
@@ -57,7 +57,7 @@ class LoopedProgram:
 
     @property
     def sized(self) -> Program:
-        """The program `one` with the sizes of pieces: remainders of slots, for the last loop, then a whole piece."""
+        """The program `one` with other sizes: for each slot the remainder in its last loop, then a whole piece."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32), memo={})
 
@@ -73,11 +73,9 @@ def looped(
     weights: object = None,
     arrivals: Mapping[int, int] | None = None,
 ) -> LoopedProgram | None:
-    """Return the program that `bind` would make, as one loop and the number of loops.
-
-    None if there is only one loop, if some loop does not send every row, if a channel does not finish one loop before
-    the next, or if sharing is not `fifo`, or with barriers or blocking sends. Raises like `bind`.
-    """
+    """Return the program that `bind` would make, as one loop and the number of loops. None if there is only one loop,
+    if some loop does not send every row, if a channel does not finish one loop before the next, or if sharing is not
+    `fifo`, or with barriers or blocking sends. Raises like `bind`."""
     waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no"
     in_turn = params.channels > 1 and params.channels_by == "chunk"
     if not params.chunk or waiting or in_turn:

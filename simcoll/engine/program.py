@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class ProgramRoutes(NamedTuple):
-    """The routes of transfers, called *ways* in code: way r leads from participant `src[r]` to `dst[r]`, (ways,), over
-    `links[hop[r]:hop[r + 1]]`. That is empty for a local copy without a memory link."""
+    """The routes of transfers, called *ways* in code. Way r leads from participant `src[r]` to `dst[r]`, (ways,), over
+    the links `links[hop[r]:hop[r + 1]]`. There are no links if a rank copies locally and has no memory link."""
 
     src: Index
     dst: Index
@@ -31,8 +31,8 @@ class ProgramRoutes(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Bytes (or transfers) of a run: over each link, (links,); sent to others by each participant, (participants,); and
-    the sum over links of all that is sent to others."""
+    """Bytes (or numbers of transfers) of a run: over each link, (links,); sent to others by each participant,
+    (participants,); and all bytes sent to others, counted once for every link that they cross."""
 
     carried: NDArray[np.int64]
     sent: NDArray[np.int64]
@@ -40,8 +40,8 @@ class Sums(NamedTuple):
 
 
 class Hops(NamedTuple):
-    """All hops of all transfers, in the order of the timeline's hops: transfer i has the hops `first[i]` to
-    `first[i + 1]` − 1, (transfers + 1,). `links`, (hops,), holds the link of each hop."""
+    """All hops of all transfers; a hop is one link of a transfer's route. Transfer i has the hops `first[i]` to
+    `first[i + 1]` − 1; `first` has shape (transfers + 1,). `links`, (hops,), holds the link of each hop."""
 
     first: Index
     links: Index
@@ -70,7 +70,7 @@ class Tasks:
         return len(self.duration)
 
     def behind(self) -> tuple[Index, Index]:
-        """Return `first` and `after`: the tasks that wait for task k are `after[first[k]:first[k + 1]]`."""
+        """Return `first` and `after`, the inverse of `before`: awaiting task k are `after[first[k]:first[k + 1]]`."""
         waiting = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.first))
         return grouped(self.before, waiting, len(self))
 
@@ -151,7 +151,7 @@ class Program:
 
     @property
     def loop(self) -> Index:
-        """The loop of each transfer."""
+        """The number of the loop of each transfer."""
         return self._order[0]
 
     @property
@@ -161,7 +161,7 @@ class Program:
 
     @property
     def step(self) -> Index:
-        """The step of each transfer; each loop begins one step (pipelined) or a whole schedule after the last."""
+        """The step of each transfer. A loop begins one step after the last if pipelined, else a whole schedule."""
         return self.once("step", (self.way,), self._steps)
 
     def _steps(self) -> Index:
@@ -222,7 +222,7 @@ class Program:
         return found
 
     def as_it_went(self, way: Index) -> Program:
-        """Return the program with the route `way` that each transfer took in the end, to match its timeline."""
+        """Return the program with `way` as the route of each transfer: the last routes, as in the timeline."""
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property
@@ -232,7 +232,7 @@ class Program:
 
     @property
     def _sums(self) -> Sums:
-        """The bytes that are sent. If all transfers have one size, counts of transfers are cached for every size."""
+        """The bytes sent, as `Sums`. If all transfers have one size, numbers of transfers are cached for them."""
         columns = self.way, self.kind, self.routes.links
         counts: Sums | None = self.once("counts", columns, self._counted)
         if counts is None:
@@ -240,7 +240,7 @@ class Program:
         return Sums(*(each * self.sizes[self.kind[0]] for each in counts))
 
     def _counted(self) -> Sums | None:
-        """Return counts of transfers if all have one size, else None."""
+        """Return the numbers of transfers as `Sums` if all transfers have one size, else None."""
         if not len(self) or self.kind.min() < self.kind.max():
             return None
         return self._summed(np.bincount(self.way, minlength=len(self.routes.src)))
@@ -313,7 +313,7 @@ class Program:
         return found
 
     def _ways_of_kinds(self) -> tuple[Index, Index]:
-        """Return the kinds that transfers have, and for each one a way of such a transfer."""
+        """Return the distinct kinds (indices of sizes) of transfers, and for each kind the way of one such transfer."""
         way = np.full(len(self.sizes), NONE, np.int32)
         way[self.kind] = self.way
         kinds = np.flatnonzero(way != NONE)
@@ -341,9 +341,9 @@ def _stagger(schedule: Schedule) -> int:
 
 
 def blocking_predecessors(program: Program) -> list[tuple[int, int]]:
-    """Return for each transfer, under blocking sends, the transfers that must end before its sender and its receiver
-    begin it, or NONE. A rank does one transfer at a time, in step order. Within a step it sends first, then receives
-    (`sends-first`); with `even-odd`, odd ranks receive first."""
+    """Return for each transfer the transfer that must end before its sender begins it, and the one that must end before
+    its receiver begins it, or NONE; for blocking sends. A rank does one transfer at a time, in step order. Within a
+    step it sends first, then receives (`sends-first`); with `even-odd`, odd ranks receive first."""
     even_odd = program.params.blocking == "even-odd"
     todo: dict[int, list[tuple[int, bool, int]]] = {}
     for i, (step, src, dst) in enumerate(

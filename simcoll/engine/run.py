@@ -32,7 +32,7 @@ Keep = Literal["auto", "totals", "times", "hops"]
 
 @dataclass(frozen=True)
 class Policy:
-    """How a program is run and what is kept; no choice changes a number.
+    """How to run a program, and what to keep of the run. No choice changes a number in the result.
 
     `engine`: `event` forces the engine that defines the timing. `shortcuts` allows streaming, folding and loops.
     `keep`: only `totals`, also the `times` of each transfer, or also its `hops`; `auto` keeps everything for up to
@@ -46,9 +46,9 @@ class Policy:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The result of a run: its sums, and its timeline if the policy `kept` one (`event` always does).
+    """The result of a run: its totals, and its timeline if the policy asked for one (`event` always keeps one).
 
-    `program` is the program that ran, with the routes that transfers took in the end; None with totals only.
+    `program` is the program that ran, with the routes that transfers took in the end; None if only totals are kept.
     """
 
     engine: Literal["fast", "event"]
@@ -96,11 +96,9 @@ class StreamedProgram:
 
 
 def run(program: Program | StreamedProgram, policy: Policy = Policy()) -> Outcome:
-    """Run a program on the fastest engine that `policy` allows; return its totals and, if kept, its timeline.
-
-    Raises StuckError if the run cannot finish, InputError if it exceeds the clock's range or a size cannot be divided,
-    TopologyError if there is no route.
-    """
+    """Run a program on the fastest engine that `policy` allows; return its totals and, if kept, its timeline. Raises
+    StuckError if the run cannot finish, InputError if it exceeds the clock's range or a size cannot be divided,
+    TopologyError if there is no route."""
     if isinstance(program, StreamedProgram):
         totals = _streamed(program) if policy.engine != "event" and policy.shortcuts else None
         return Outcome("fast", totals) if totals else run(program.bind(), policy)

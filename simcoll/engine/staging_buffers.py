@@ -34,11 +34,9 @@ def staged(program: Program, timeline: Timeline) -> Staged:
 
 
 def _last_read(program: Program, sent: Numbers) -> Numbers:
-    """Return for each transfer when the last read of an older version of its slot is sent, in ps; 0 if there is none.
-
-    This is a running maximum over the reads of each slot, taken of their ranks by time, so slot and rank fit one
-    integer.
-    """
+    """Return for each transfer (a write) when the last read of older data in its slot has been sent, in ps; 0 if there
+    is no such read. It is a running maximum over the reads of each slot. Reads are ranked by time, so that slot and
+    rank fit one integer."""
     count, by_sent = len(program), np.argsort(sent)
     order, base = program.once("by slot", (program.way,), lambda: _by_slot(program))
     rank = np.zeros(2 * count, np.int64)  # reads, then writes, whose rank is 0
@@ -50,16 +48,16 @@ def _last_read(program: Program, sent: Numbers) -> Numbers:
 
 
 def _by_slot(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the order of all reads and writes by slot and step, reads first within a step; and for each an offset that
-    grows from slot to slot by more than any rank."""
+    """Return the order that sorts all reads and writes by slot and step, reads first within a step. Return also an
+    offset for each that grows from slot to slot by more than any rank in time."""
     slot, step = _slots(program), np.concatenate([2 * program.step, 2 * program.step + 1])
     order = np.lexsort((step, slot))
     return order, np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (len(program) + 1)
 
 
 def _slots(program: Program) -> NDArray[np.int64]:
-    """Return a number for the slot that each transfer reads, then for the slot that each writes, int64 (2 ×
-    transfers,); every loop has slots of its own."""
+    """Return the number of the slot that each transfer reads, followed by the number of the slot that each writes,
+    int64 (2 × transfers,). Slots of different loops have different numbers."""
     schedule, origin = program.schedule, program.origin
     places = np.concatenate([program.src, program.dst]) + np.tile(program.loop, 2) * np.int64(schedule.participants)
     found: NDArray[np.int64] = places * schedule.n_slots + np.concatenate(
@@ -69,6 +67,6 @@ def _slots(program: Program) -> NDArray[np.int64]:
 
 
 def _peak(begin: Numbers, end: Numbers, nbytes: NDArray[np.int64]) -> int:
-    """Return the largest sum of `nbytes` at one time; at each instant bytes leave before others come."""
+    """Return the most bytes at one time. Buffer i holds `nbytes[i]` from `begin[i]` to `end[i]`; ends count first."""
     order = np.lexsort((np.repeat([1, 0], len(begin)), np.concatenate([begin, end])))
     return int(np.cumsum(np.concatenate([nbytes, -nbytes])[order]).max(initial=0))

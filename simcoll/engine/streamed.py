@@ -30,9 +30,9 @@ CHEAP: Final = 1000  # about how many times faster a row runs in a column than a
 
 
 class RoutedPart(NamedTuple):
-    """A part of a stream with its routes: row i takes `links[hop[i]:hop[i + 1]]`. `connection[i]` is the number of its
-    (sender, receiver) pair; empty if `slots` is 0. In the next step row i sends on the slot that row `before[i]` writes
-    in this step; `before` is None unless the part is a `Repeat` whose rows share no sender, receiver or link."""
+    """A part of a stream with its routes: row i takes the links `links[hop[i]:hop[i + 1]]`. `connection[i]` is the
+    number of its (sender, receiver) pair; empty if `slots` is 0. In the next step row i sends what row `before[i]`
+    writes in this step. `before` is None unless the part is a `Repeat` whose rows share no sender, receiver or link."""
 
     part: StepPattern
     hop: Array
@@ -42,23 +42,24 @@ class RoutedPart(NamedTuple):
 
 
 class RoutedParts:
-    """The parts of a stream with their routes, bound once if the stream holds its parts, else on each pass."""
+    """The parts (steps and repeats) of a stream with their routes. Routes are found once if the stream caches its
+    parts, else again on each pass."""
 
     def __init__(self, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], params: Params):
         self.stream, self.network, self.devices, self.params = stream, network, devices, params
         self._connections: dict[int, int] = {}
 
     def bound(self) -> Iterator[RoutedPart]:
-        """Iterate over the bound parts."""
+        """Return an iterator over the parts with their routes."""
         return iter(self._kept) if self.stream.held else map(self._bind, self.stream.parts())
 
     @property
     def connections(self) -> int:
-        """The number of (sender, receiver) pairs of the parts bound so far."""
+        """The number of (sender, receiver) pairs in all parts whose routes were found so far."""
         return len(self._connections)
 
     def work(self, whole: bool, single: int) -> float:
-        """Estimate how many rows are replayed one by one. `whole`: repeats run as columns after `single` steps."""
+        """Estimate how many rows are replayed one by one. `whole`: after `single` steps a repeat runs as columns."""
         if not self.stream.held or not whole:
             return self.stream.transfers
         return sum(
@@ -82,7 +83,8 @@ class RoutedParts:
 
 
 def _before(part: StepPattern, links: Array, params: Params) -> Array | None:
-    """Return for each row the row whose slot it sends on in the next step; None if rows share a rank or a link."""
+    """Return for each row of a repeat the row that, in each step, writes what this row sends in the next step. None if
+    two rows share a sender, receiver or link, or if the part is no repeat."""
     if not isinstance(part, Repeat):
         return None
     step, n = part.first, part.rows
@@ -130,10 +132,8 @@ def run(
     whole: bool = True,
 ) -> Totals | None:
     """Replay a stream and return its totals; None if its order is not that of time, or if it cannot be streamed.
-
     `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), equal on all ranks. `compiled`
-    forces or forbids numba. `whole` allows repeated steps to run as columns.
-    """
+    forces or forbids numba. `whole` allows repeated steps to run as columns."""
     if not _fits(stream, network, params, sizes):
         return None
     parts = RoutedParts(stream, network, devices, params)
@@ -150,10 +150,8 @@ def run(
 
 
 def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> list[Array]:
-    """Return for each loop the bytes of every slot of the buffer, int64 (n_chunks,); one loop if `chunk` is 0.
-
-    Raises InputError if `nbytes` cannot be divided among the slots.
-    """
+    """Return for each loop the bytes of every slot of the buffer, int64 (n_chunks,); one loop if `chunk` is 0. Raises
+    InputError if `nbytes` cannot be divided among the slots."""
     blocks = collective(stream.collective).blocks(stream.n)
     try:
         (held,) = cut(nbytes, stream.n, stream.n_chunks, itemsize, None, blocks)
@@ -181,8 +179,8 @@ def _keeps_slots(stream: StreamedSchedule) -> bool:
 
 
 class _Alone(NamedTuple):
-    """Durations in ps of each row, (rows,), on links that it shares with no other row. From its start: until it is
-    `sent`, until its channel may start again (`hold`), until its head and its tail are behind the first link. Then its
+    """Durations in ps for rows whose links no other row uses, (rows,). From the start of a row: until it is `sent`,
+    until its channel may start again (`hold`), until its head and its tail have passed the first link. Then the row's
     links (−1: none), their service times (`busy`) and latencies (`away`), (depth, rows); and the time to receive."""
 
     sent: Array
@@ -239,7 +237,7 @@ class _Replay:
         return np.full(length, value, np.int64) if self.compiled else [value] * length
 
     def run(self, whole: bool) -> Totals | int:
-        """Return the totals, or the code of `stream_kernel` that says why there are none."""
+        """Return the totals; or the code of `stream_kernel` for the reason why the stream cannot be replayed."""
         for loop, sizes in enumerate(self.sizes):
             self._open_loop(loop, sizes)
             for bound in self.parts.bound():
@@ -319,7 +317,8 @@ class _Replay:
         return int(code)
 
     def _turns(self, part: StepPattern, rows: Any, bound: RoutedPart, whole: bool) -> Iterator[int]:
-        """Yield how many steps the kernel replays one by one next; between yields, steps may run as columns."""
+        """Run the steps of a part. Yield how many of the next steps the kernel must replay one by one; other steps run
+        here, as columns, between two yields."""
         left = part.steps
         if whole and isinstance(part, Repeat) and bound.before is not None and not len(self.kind):
             alone, before = self._alone(part, bound), self.give(bound.before)
@@ -369,13 +368,13 @@ class _Replay:
         )
 
     def _in_time(self, alone: _Alone, steps: int) -> bool:
-        """Return whether so many steps stay within the clock's range, even if all their work were done in sequence."""
+        """Return whether `steps` steps end within the clock's range, even if all their work were done in sequence."""
         columns = (alone.hold, alone.to_head, alone.to_tail, alone.busy, alone.away, alone.receive)
         most = sum(int(column.max(initial=0)) for column in columns) * len(alone.busy)
         return int(self.state.clock[0]) + (steps + 1) * most < NEVER
 
     def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
-        """Run `times` steps as columns, and leave the state as if they had been replayed one by one."""
+        """Run `times` steps as columns, and leave the state as if the steps had been replayed one by one."""
         state = stream_kernel.StreamState(*(np.asarray(column) for column in self.state))
         free, began, free_link, free_side, ends, used = (
             state.free, state.began, state.free_link, state.free_side, state.ends, state.used,
@@ -412,8 +411,8 @@ class _Replay:
                 column[:] = changed.tolist()
 
     def _advance(self, part: Repeat, rows: Any, times: int, done: Array, stamp: int) -> None:
-        """Move the slots of rows on by `times` steps, and remember only the versions written last: no row waits for an
-        earlier one any more."""
+        """Move the slots of rows on by `times` steps, and remember only the last write to each slot: no row waits for
+        an earlier write any more."""
         dst, base, written = part.first.dst, part.base, np.asarray(rows.dst_slot)
         last = base + (written - base + (times - 1) * part.shift) % part.span
         for column in (rows.src_slot, rows.dst_slot):

@@ -73,7 +73,7 @@ class RoutedNetwork(Protocol):
 
     @property
     def layout(self) -> Hashable:
-        """A key that is equal for networks with equal routes; None if there is no such key."""
+        """A key that is equal for networks with equal routes (for caches); None if there is no such key."""
 
     @property
     def link_names(self) -> Sequence[str]:
@@ -103,12 +103,13 @@ def service_ps(nbytes: int, bandwidth: int) -> int:
 
 
 def piece_bytes(chunk: int, itemsize: int) -> int:
-    """Return the most bytes of a slot moved at once: the whole elements in a `chunk`, at least one; 0: all bytes."""
+    """Return the most bytes of a slot that are moved at once: as many whole elements as fit a `chunk`, at least one;
+    for a chunk of 0 return 0, which means all bytes."""
     return max(itemsize, chunk // itemsize * itemsize) if chunk else 0
 
 
 def clocked(times: Sequence[int] | Index) -> NDArray[np.int64]:
-    """Return times (ps) as an int64 array; raises InputError beyond the clock's range, or for overflow."""
+    """Return times in ps as an int64 array; raises InputError if a time exceeds the clock's range."""
     try:
         found = np.asarray(times, np.int64)
     except OverflowError:
@@ -132,9 +133,7 @@ class Dependencies(NamedTuple):
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
-    """Return the true dependencies of a schedule: read-after-write, and the order of writes into one slot.
-
-    A transfer reads the newest version of a slot that an earlier step made. The version that it writes waits for the
-    slot's previous version if the transfer reduces, or if the same step made that version. No write waits for a read.
-    """
+    """Return the true dependencies of a schedule: read-after-write, and the order of writes into one slot. A transfer
+    reads the newest version of a slot that an earlier step made. The version that it writes waits for the slot's
+    previous version if the transfer reduces, or if the same step made that version. No write waits for a read."""
     return Dependencies(*_dependencies.versions(schedule))

@@ -62,7 +62,7 @@ class Transport(Model):
 
     @property
     def settings(self) -> dict[str, bool | str]:
-        """Return the keys that differ from the default and are settings, not costs."""
+        """Return the settings among the keys (not the costs) that differ from their defaults, as values for a file."""
         sizes = {"copied_above": self.copied_above, "sent_at_once": self.sent_at_once, "held": self.held}
         found: dict[str, bool | str] = {} if self.gpudirect else {"gpudirect": False}
         return found | {key: format_size(size) for key, size in sizes.items() if size is not None}
@@ -72,7 +72,7 @@ class Transport(Model):
         return self.model_copy(update={"gpudirect": False})
 
     def hop_ps(self, nbytes: int) -> int:
-        """Return the latency of a hop in ps for a message of `nbytes`, without queueing and service at links."""
+        """Return the latency of a hop between nodes in ps for a message of `nbytes`, without times at links."""
         return self.latency + (-(-nbytes * PS_PER_S // self.connection) if self.connection else 0)
 
     def taken_up_ps(self, nbytes: int) -> int:
@@ -80,17 +80,19 @@ class Transport(Model):
         return 2 * (self.operation + (self.unexpected if nbytes <= (self.sent_at_once or 0) else 0))
 
     def seen_in_ps(self, nbytes: int, *, read_back: bool) -> int:
-        """Return a proxy's time in ps until a message is visible in a GPU's memory; `read_back`: the proxy reads it."""
+        """Return the time in ps that a proxy needs until a received message is visible in the GPU's memory.
+        `read_back`: the proxy makes it visible by reading from that memory."""
         copied = self.copied_above is not None and nbytes > self.copied_above
         return self.flush if read_back or copied else 0
 
     def late_ps(self, nbytes: int, messages: float, slots: int) -> float:
-        """Return a proxy's mean extra time per message, in ps, for messages that arrive before their buffer is there.
-        In a call, a connection with `slots` buffers carries `messages` of `nbytes`."""
+        """Return the mean extra time of a proxy per message, in ps, because some messages arrive before there is a
+        buffer for them. In one call a connection with `slots` buffers carries `messages` messages of `nbytes`."""
         return self.unexpected * max(0.0, 1.0 - slots / messages) if nbytes > (self.held or 0) else 0.0
 
     def staged_ps(self, nbytes: int, *, in_host: bool) -> int:
-        """Return a proxy's time in ps to copy a message's data; `in_host`: the data are in the host's memory anyway."""
+        """Return the time in ps that a proxy needs to copy a message through the host's memory; 0 if it need not.
+        `in_host`: the message is in the host's memory in any case."""
         copied = self.staging and (in_host or not self.gpudirect)
         return -(-nbytes * PS_PER_S // self.staging) if copied else 0
 

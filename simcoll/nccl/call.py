@@ -1,8 +1,8 @@
 """One call as NCCL runs it: the sizes of its chunks, slices and messages, and the time of each part.
 
 All channels of a call work alike at the same time. So one channel is simulated, with its share of the data; where two
-trees share the data, a pair of channels is simulated. The text calls it the simulated unit. Kernels are described by
-the costs of a thread block (`kernel_costs`), not by their instructions.
+trees share the data, a pair of channels is simulated. "The simulated channel" means this channel or pair. Kernels are
+described by the costs of a thread block (`kernel_costs`), not by their instructions.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ class NcclCall:
 
     @property
     def name(self) -> str:
-        """Name of the algorithm in scenarios, results and tables, see `names`; no request names symmetric kernels."""
+        """Name of the algorithm in scenarios, results and tables, see `names`. Symmetric kernels have their own."""
         if self.registered:
             return SYMMETRIC
         return self.schedule if self.algorithm == "p2p" else self.algorithm
 
     @cached_property
     def alike(self) -> int:
-        """Number of units (channels, or pairs of channels) that run in parallel and alike; one of them is simulated.
+        """Number of channels, or of pairs of channels, that work alike in parallel; one of them is simulated.
 
         Trees over several nodes have pairs: two trees, one for each channel. On one node all channels are equal chains,
-        so the unit is one channel (NCCL's src/graph/connect.cc copies the channels, from memory). In LL the block, not
-        the link, limits the speed. So the unit is also one channel, with half of its data on each tree.
+        so a single channel is simulated (NCCL's src/graph/connect.cc copies the channels, from memory). In LL the
+        block, not the link, limits the speed. So a single channel is simulated too, with half of its data on each tree.
         """
         two = self.communicator.nodes > 1 and self.protocol != "LL"
         paired = self.algorithm == "nvls_tree" or (self.algorithm == "tree" and two)
@@ -107,7 +107,7 @@ class NcclCall:
 
     @cached_property
     def share(self) -> int:
-        """Bytes of the buffer that the simulated unit moves, rounded up to equal numbers of elements at all ranks."""
+        """Bytes of the buffer that the simulated channel (or pair) moves, rounded up to equal parts per rank."""
         halves = self.schedule == "chain_tree" and self.communicator.nodes > 1  # not for blocks, as many are empty
         one = self.collective == "send_recv"  # message, of any number of elements
         grain = (2 if halves else 1 if one else self.communicator.ranks) * self.itemsize
@@ -115,19 +115,19 @@ class NcclCall:
 
     @property
     def piece(self) -> int:
-        """Bytes of `share` per rank (its block); for send_recv and NVLS, the whole share."""
+        """Bytes of `share` that belong to one rank's block; for send_recv and NVLS, the whole share."""
         whole = self.kind == "NVLS" or self.collective == "send_recv"
         return self.share if whole else self.share // self.communicator.ranks
 
     @cached_property
     def step(self) -> int:
-        """Bytes of one transfer, at most a chunk: of a ring (a block), a chain (all data) or a tree (half the data)."""
+        """Bytes of one transfer, at most a chunk: a block of `share` in a ring, all in a chain, half in a tree."""
         parts = {"chain": 1, "chain_tree": min(2, self.communicator.nodes)}.get(self.schedule, self.communicator.ranks)
         return min(self.share // parts, self.chunk)
 
     @cached_property
     def chunk(self) -> int:
-        """Bytes of the largest chunk; 0: everything in one chunk."""
+        """Greatest number of bytes in a chunk; 0 if all data are one chunk."""
         if self.algorithm == "p2p":
             return 0
         buffer = self.communicator.buffer_bytes
@@ -159,21 +159,21 @@ class NcclCall:
 
     @property
     def steps(self) -> int:
-        """Number of steps of a tree over several nodes, up and down: between nodes, and along the chains in nodes
-        (tree) or to and from the switches (NVLSTree)."""
+        """Number of steps of a tree over several nodes, up and down together: the steps between nodes, and the steps
+        within nodes along chains (tree) or to and from the switches (NVLSTree)."""
         comm = self.communicator
         return 2 * ((comm.nodes - 1).bit_length() + (2 if self.schedule == "nvls_tree" else comm.gpus - 1))
 
     @property
     def slots(self) -> int:
-        """Greatest number of messages in flight on a connection: the buffer's steps divided by a slice's steps."""
+        """Greatest number of messages in flight on a connection: the buffer's steps divided by those of a slice."""
         key = self.collective, self.algorithm, self.protocol
         return figures().steps * step_bytes(self.protocol) // slice_bytes(*key)  # type: ignore[arg-type]  # no messages
 
     @property
     def message(self) -> int:
-        """Bytes that a channel gives to a NIC at a time. In LL one tree carries a channel's whole share. Within a node
-        GPUs may pass on single lines, but a NIC gets a full step."""
+        """Bytes of data that a channel gives to a NIC at a time. In LL one tree carries a channel's whole share. Within
+        a node GPUs may pass on single lines, but a NIC gets a full step of the buffer."""
         if self.schedule == "chain_tree" and self.protocol == "LL":
             return min(self.share, self.chunk)
         if self.schedule == "nvls_tree":
@@ -182,7 +182,7 @@ class NcclCall:
 
     @property
     def aggregation(self) -> int:
-        """Greatest number of blocks in a message of PAT: those that a step of the buffer holds, times the steps."""
+        """Greatest number of blocks in a message of PAT: the blocks in a buffer step, times the steps."""
         comm, count = self.communicator, 1
         most, step = max(1, (1 << (comm.ranks - 1).bit_length()) // 2), step_bytes("Simple", comm.buffer_bytes)
         while count < most and step // (max(1, self.step) * count) >= 2:
@@ -202,10 +202,8 @@ class NcclCall:
 
     @cached_property
     def handed(self) -> int:
-        """Greatest number of bytes that a rank passes on at a time; 0: everything.
-
-        With flags beside the data (LL, LL128) these are the bytes that the threads move at once.
-        """
+        """Greatest number of bytes that a rank passes on at a time; 0 if it passes on everything at once. With flags
+        beside the data (LL, LL128) these are the bytes that the threads move at once."""
         if self.algorithm == "p2p":  # messages to all peers run at once, and alternate chunk by chunk
             pieces = max(1, min(MOST_PIECES, MOST_MESSAGES // self.communicator.ranks))
             return max(P2P_PIECE, -(-self.piece // (pieces * self.itemsize)) * self.itemsize)
@@ -225,34 +223,34 @@ class NcclCall:
 
     @property
     def in_loop(self) -> bool:
-        """Whether the call is a chain in a loop, whose calls overlap: a rank begins the next call when it is done."""
+        """Whether the call is a chain in a loop of calls that overlap: a rank begins the next call when it is done."""
         return self.looped and self.schedule == "chain"
 
     @property
     def by_lines(self) -> bool:
-        """Whether the call is LL over PCIe: slow links limit it, and ranks pass on each line as it arrives."""
+        """Whether the call uses LL over PCIe: slow links limit it, and ranks pass on each line as it arrives."""
         return self.kind == "LL" and self.communicator.graphs["ring"].type_intra in ("PIX", "PXB", "PHB", "SYS")
 
     @property
     def heads(self) -> int:
-        """Number of heads of NVLS: GPUs of a node that collect sums."""
+        """Number of GPUs per node that collect the sums of NVLS (its heads)."""
         return len(self.communicator.heads)
 
     @property
     def moved(self) -> int:
-        """Bytes that the threads of a block together move at once."""
+        """Bytes that all threads of a block together move at once."""
         return self.threads * figures().protocols[self.protocol].moved_a_thread
 
     @property
     def stay(self) -> float:
-        """Share of a ring's channels in which a GPU's next rank is in the same node; the others leave the node."""
+        """Share of a ring's channels in which a GPU sends to its own node; in the others it sends to another."""
         comm = self.communicator
         leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
         return (comm.gpus - 1) / comm.gpus if leave else 1.0
 
     @property
     def rails(self) -> float:
-        """Number of NICs of a node that share the data of the simulated unit."""
+        """Number of NICs of a node that share the data of the simulated channel (or pair)."""
         return 1.0 if self.kind in ("NVLS", "P2P") else max(1.0, min(self.nics, self.alike))
 
     @property
@@ -262,12 +260,12 @@ class NcclCall:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds of a ring: one for each chunk, and one for the rest, however small."""
+        """Number of chunks of a ring, one per round; a last smaller chunk counts as one."""
         return -(-self.piece // self.chunk) or 1
 
     @property
     def mean_on_wire(self) -> int:
-        """Mean bytes of a message between nodes over the rounds of a ring, flags included."""
+        """Mean bytes of a message between nodes over all rounds of a ring, flags included."""
         if self.schedule != "ring" or not self.step:
             return self.on_wire
         return self._with_flags(max(1, self.sent * self.piece // (self.rounds * self.step)))
@@ -283,12 +281,12 @@ class NcclCall:
 
     @property
     def blocks(self) -> float:
-        """Number of thread blocks that the simulated unit stands for."""
+        """Number of thread blocks in the simulated channel (1) or pair of channels (2)."""
         return self.channels / self.alike
 
     @property
     def block_moves(self) -> float:
-        """Bytes that a block sends in all steps together."""
+        """Bytes that one thread block sends in all steps together."""
         comm = self.communicator
         steps = comm.ring_steps(self.collective) / comm.ranks  # type: ignore[arg-type]  # messages have none
         return self.share / self.blocks * (steps if self.schedule == "ring" else 1.0)
@@ -332,7 +330,8 @@ class NcclCall:
         return {"o_send": slice_ps, "o_recv": taken, **by_step}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
-        """Return the time of the call in ps in addition to its steps; a channel has `bandwidth` B/s of the links."""
+        """Return the time in ps of the call in addition to its steps. A channel has `bandwidth` B/s of the links;
+        `launch`: the launch in ps."""
         if self.registered:
             hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
             return launch + hops * costs.LL.hop
@@ -354,7 +353,7 @@ class NcclCall:
         return 0 if self.registered else costs.grid - costs.grid // blocks
 
     def _own(self, block: BlockCosts) -> float:
-        """Return the time of a rank's work on its own block, in steps."""
+        """Return the time that a rank works on its own block of the buffer, as a multiple of the time of a step."""
         if self.kind == "NVLS" or self.collective in ("send_recv", "broadcast", "reduce"):
             return 0.0
         own = block.own
@@ -365,10 +364,12 @@ class NcclCall:
         return max(0.0, own - saved)
 
     def spread_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Return the delay of the last block behind the average one, in ps; a channel has `bandwidth` B/s of the links.
+        """Return by how many ps the last thread block ends after the average one. A channel has `bandwidth` B/s of the
+        links.
 
-        Blocks differ if they wait for whole slices or chunks, as with all chunks of a message within a node after the
-        first. Between nodes proxies set the pace. With one peer at a time a block sends as evenly as it receives.
+        Blocks end at different times if they wait for whole slices or chunks, e.g. for all but the first chunk of a
+        message within a node. Between nodes proxies set the pace. With one peer at a time a block sends as evenly as it
+        receives.
         """
         if parts := self.parts:
             peers = 1 if self.collective == "send_recv" else self.communicator.ranks - 1
@@ -383,7 +384,8 @@ class NcclCall:
         return spread_ps(costs.spread, self.channels, self.block_moves, bandwidth, self.blocks)
 
     def late_ps(self, costs: Kernels, each: int, bandwidth: int) -> int:
-        """Return the delay in ps of a call whose blocks begin `each` ps apart; a channel has `bandwidth` B/s of links.
+        """Return by how many ps a call ends later because its blocks begin `each` ps apart. A channel has `bandwidth`
+        B/s of links.
 
         Early blocks of Simple and NVLS have the links to themselves and move data faster, up to the limit of a block.
         So the call ends no later if the last block can catch up. Blocks of LL and LL128 do not depend on the links:
@@ -400,11 +402,9 @@ class NcclCall:
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """Return a channel's share of the bandwidth of links: within a node, to the `host` if data are staged there, or
-        to the network (`outer`), where rings use `nics` links.
-
-        If links limit a call, its channels share the bandwidth that all of them together reach.
-        """
+        """Return the share of the links' bandwidth that one channel gets: of links within a node, of links to the
+        `host` if data are staged there, or of links to the network (`outer`), where rings use `nics` links. If links
+        limit a call, its channels share the bandwidth that all of them together reach."""
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
@@ -423,17 +423,17 @@ class NcclCall:
         return reach if whole else reach * wire / (self.alike * self.stay)
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
-        """Return the effective B/s of links to the host of `bandwidth` B/s, if data are staged there. If one of two
-        GPUs only sends and the other only receives, neither alternates between writing and reading the host's memory,
-        and the links keep their bandwidth."""
+        """Return the effective B/s of the links to the host, which have `bandwidth` B/s, if data are staged in the
+        host's memory. A GPU that both sends and receives alternates between writing and reading, which is slower. If
+        one of two GPUs only sends and the other only receives, the links keep their bandwidth."""
         one_way = self.communicator.ranks == 2 and self.collective in ("broadcast", "reduce", "gather", "scatter")
         rate = 0 if one_way else self.block(costs).host_rate
         return bandwidth * rate / (bandwidth + rate) if rate else bandwidth
 
     def most(self, costs: Kernels, host: bool) -> float:
-        """Return the most B/s that the simulated unit can move; infinity for no limit. In LL over PCIe it is that of a
-        block alone; through the `host`'s memory each thread waits for one line at a time. With a `limited` number of
-        channels it is a channel's speed in NCCL's graph search."""
+        """Return the most B/s that the simulated channel (or pair) can move; infinity for no limit. In LL over PCIe the
+        limit is the speed of a block alone; through the `host`'s memory each thread waits for one line at a time. If
+        the user limits the number of channels, it is a channel's speed in NCCL's graph search."""
         block = self.block(costs)
         if not self.by_lines:
             return self._searched if self.limited and self.kind != "LL" else math.inf
@@ -443,8 +443,8 @@ class NcclCall:
 
     def handed_on(self, costs: Kernels) -> float:
         """Return the B/s at which blocks of a ring or chain over several nodes pass data on; infinity for no limit.
-        Such blocks receive and send at once, as in messages. Flags of LL128 take their share. On one node there is no
-        limit: the many channels fill the links, whose measured `reach` includes the blocks' work."""
+        Such blocks receive and send at once, as for messages. Flags of LL128 use a part of the rate. On one node there
+        is no limit: the many channels fill the links, whose measured `reach` includes the blocks' work."""
         through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
         chained = through and self.communicator.nodes > 1
         limited = chained and self.kind in ("LL128", "Simple")
@@ -454,26 +454,26 @@ class NcclCall:
 
     @property
     def _searched(self) -> float:
-        """B/s of the simulated unit (a channel or a pair), from NCCL's graph search."""
+        """Speed in B/s of the simulated channel (or pair) according to NCCL's graph search."""
         graph = self.communicator.graph(self.algorithm)  # type: ignore[arg-type]  # messages are never limited
         wire = figures().protocols[self.protocol].efficiency
         return graph.intra * 1e9 * wire * self.channels / self.alike if graph else math.inf
 
     def net_ps(self, costs: Kernels, transport: Transport) -> int:
-        """Return the time of a hop between nodes for a message of mean size, in ps, without the proxies' time."""
+        """Return the time in ps of a hop between nodes for a message of mean size, without the work of the proxies."""
         block: BlockCosts = getattr(costs, self.protocol)
         return block.net + transport.hop_ps(self.mean_on_wire)
 
     def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Return the time in ps to fill a message for the NIC beyond the piece that ranks of a node pass on. A channel
-        has `bandwidth` B/s of the links. Chains and trees pass on small pieces, but a proxy sends full steps."""
+        """Return the time in ps to fill a message for the NIC, after the first piece that ranks pass on. Chains and
+        trees pass on small pieces, but a proxy sends full steps. A channel has `bandwidth` B/s of the links."""
         rest = 0 if self.kind in ("NVLS", "P2P") else max(0, self.message - self.handed)
         took = self._handled(self.block(costs), rest)
         return took or service(rest, bandwidth)
 
     def proxy_ps(self, transport: Transport) -> float:
-        """Return the time of a GPU's proxy per byte of the simulated unit's data, in ps. It includes the messages of
-        all channels that the proxy serves, and both sends and receives if there are both."""
+        """Return the time in ps that a GPU's proxy needs per byte of the simulated channel's data. It includes the
+        messages of all channels that the proxy serves, and both sends and receives if there are both."""
         p2p, nvls = self.algorithm == "p2p", self.kind == "NVLS"
         if p2p:  # the root of a gather receives only, that of a scatter sends only
             both = 1 if self.collective in ("gather", "scatter") else 2
@@ -502,18 +502,19 @@ class NcclCall:
         return min(p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
 
     def leg_ps(self, costs: Kernels) -> int:
-        """Return the extra time of NVLSTree on each of its four links within nodes, in ps; 0 for other algorithms. It
-        is the blocks' time for a chunk of all heads, plus the excess of such a hop over a hop between nodes: to and
-        from the switch a block waits for flags of all heads, on the other two links for one head only."""
+        """Return the extra time in ps on each of the four links within nodes that NVLSTree uses; 0 for other
+        algorithms. It has two parts: the blocks' time for a chunk of all heads, and the time by which such a hop
+        exceeds a hop between nodes. To and from the switch a block waits for flags of all heads, on the other two for
+        one head."""
         if self.schedule != "nvls_tree":
             return 0
         waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
         return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
 
     def hop_ps(self, costs: Kernels) -> int:
-        """Return the time of a hop in ps: from when one rank has data until the next can go on, without the block's
-        work on them. In a loop of chain calls the first ranks are calls ahead of the last, so all hops but one overlap.
-        The overlapped hops count once for all calls of the loop."""
+        """Return the time of a hop in ps: from when one rank has data until the next rank can go on, without the
+        block's work on the data. In a loop of chain calls the first ranks are calls ahead of the last, so all hops but
+        one overlap. The overlapped hops count once for all calls of the loop."""
         block = self.block(costs)
         hop = block.hop + round(block.store * self._stores if self.kind == "Simple" else 0)
         if not self.in_loop:
@@ -523,7 +524,7 @@ class NcclCall:
 
     @property
     def _stores(self) -> float:
-        """Share of the steps in which a block also stores the data that it sends on in its own output."""
+        """Share of the steps in which a block stores the data for the next rank and also in its own output."""
         return _STORES.get(self.collective, 0.0)
 
     def block(self, costs: Kernels) -> BlockCosts:
@@ -532,7 +533,7 @@ class NcclCall:
         return block
 
     def _message_rate(self, block: BlockCosts) -> int:
-        """Return the B/s of a message if only its blocks limit it (between nodes, blocks and proxies); 0: no limit."""
+        """Return the B/s of a message limited only by blocks (between nodes, blocks and proxies); 0 for no limit."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
@@ -554,18 +555,17 @@ class NcclCall:
 
     @property
     def _credits(self) -> dict[str, int]:
-        """Return the engine parameter `slots`: the pieces of a message that its buffers hold; empty on one node."""
+        """Return the engine parameter `slots` as a dictionary: the number of a message's pieces that its buffers hold.
+        It is empty on one node."""
         if self.parts is None or self.communicator.nodes == 1 or self.collective == "send_recv":  # of one peer
             return {}
         return {"slots": max(1, figures().steps * self.parts.sent * self.parts.channels // max(1, self.handed))}
 
     @property
     def _split(self) -> float:
-        """Factor on the time of a tree's blocks in LL.
-
-        In NCCL 70 % of the threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In
-        the simulation one receiver does both in turn, each in half of that time.
-        """
+        """Factor on the time of a tree's blocks in LL, because up and down share a block's threads. In NCCL 70 % of the
+        threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In the simulation one
+        receiver does both in turn, each in half of that time."""
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:

@@ -30,12 +30,13 @@ def choose(
     registered: bool = False,
     switch_reduces: bool = True,
 ) -> NcclCall:
-    """Return the call as NCCL runs it, or would run it with the given algorithm and protocol.
+    """Return the call as NCCL would run it, with NCCL's own choices or with the given algorithm and protocol.
 
     If NCCL's first choice is not modelled, its next choice is returned. `between`: B/s between two GPUs of a node.
-    `left`: the pairs that NCCL_ALGO and NCCL_PROTO allow; messages ignore it. `registered`: whether buffers are
-    registered windows of all ranks, for which NCCL prefers a symmetric kernel. `switch_reduces`: whether NVSwitches can
-    reduce this type with this operator. Raises RefusedError if no pair is left.
+    `left`: the pairs of algorithm and protocol that NCCL_ALGO and NCCL_PROTO allow (point-to-point messages ignore it).
+    `registered`: whether buffers are registered windows of all ranks, for which NCCL prefers a symmetric kernel.
+    `switch_reduces`: whether NVSwitches can reduce this type with this operator. Raises RefusedError if no pair is
+    left.
     """
     free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
     if registered and free and symmetric_kernels.serve(comm, collective, version):

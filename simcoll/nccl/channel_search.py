@@ -29,8 +29,8 @@ Steps = Iterator["Steps"]
 
 @dataclass
 class Draft:
-    """Either the channels that a round found, or the requirements for the channels that it searches. `intra` and
-    `inter` are a channel's speeds within a node and between nodes, in GB/s."""
+    """A set of channels: the channels that a round of the search found, or the requirements for channels still to be
+    found. `intra` and `inter` are a channel's speeds within a node and between nodes, in GB/s."""
 
     pattern: GraphPattern
     least: int
@@ -56,14 +56,14 @@ class Draft:
 
 
 class Demand(NamedTuple):
-    """The demand of a channel on a path: number of links (`hops`), and (link, thousandths of GB/s) for each link."""
+    """What one channel needs of a path: the number of its links (`hops`), and (link, thousandths of GB/s) of each."""
 
     hops: int
     taken: tuple[tuple[int, int], ...]
 
 
 class Round:
-    """One depth-first search for channels as `wanted`. It replaces the contents of `best` by each better result."""
+    """A depth-first search for channels as the requirements `wanted`. Each better result is copied into `best`."""
 
     def __init__(self, node: NodePaths, wanted: Draft, best: Draft, across: bool, steps: int):
         self.node, self.best, self.across, self.left = node, best, across, steps
@@ -104,7 +104,7 @@ class Round:
     # --- bandwidth ---
 
     def _demand(self, src: int, dst: int, times: float = 1) -> Demand | None:
-        """Return the demand of a path at `times` the speed; None if its type is not allowed."""
+        """Return what a channel needs of the path at `times` its speed; None if the path's type is not allowed."""
         key = src, dst, times
         if key not in self._demands:
             self._demands[key] = self._worked_out(src, dst, times)
@@ -182,7 +182,7 @@ class Round:
             free[net] += whole
 
     def _entrances(self) -> list[int]:
-        """Return the NIC ports from which GPUs can be reached, in the next channel's order: each begins one port on."""
+        """Return the NIC ports at which the next channel may enter the node, in order; each has another first."""
         nets = self._nets(None)
         first = self.draft.channels % max(1, len(nets))
         if first not in self._turned:
@@ -230,8 +230,8 @@ class Round:
     # --- a channel's path through the GPUs ---
 
     def _step(self, gpu: int, step: int, used: int, to_net: int, to_first: int, given: int) -> Steps:
-        """Add a GPU to the channel as number `step`. `used`: the channel's GPUs as bits. `to_net`, `to_first`: the
-        steps at which the channel goes to a NIC, or back to its first GPU (-1: never). `given`: see `_next`."""
+        """Add a GPU at position `step` of the channel. `used`: the channel's GPUs as bits. `to_net`, `to_first`: the
+        positions from which the channel goes to a NIC, or back to its first GPU (-1: never). `given`: see `_next`."""
         if self.left <= 0:
             return
         self.left -= 1
@@ -261,7 +261,7 @@ class Round:
             yield self._step(gpu, self.count, used, -1, -1, given)
 
     def _whole(self) -> Steps:
-        """Store the channels in `best` if they are better, and search for the next channel."""
+        """Add the complete channel. Store all channels in `best` if they are better; then search for more."""
         draft = self.draft
         order, net_in, net_out = self.order, self.net_in, self.net_out
         draft.orders.append(order[:])
@@ -312,7 +312,7 @@ class Round:
                 self._give(need)
 
     def _head(self, head: int) -> Steps:
-        """Add a channel of NVLS for a head: all GPUs send to the switch and receive from it, the head twice as much."""
+        """Add an NVLS channel with GPU `head`: all GPUs send to the switch and receive, the head twice as much."""
         switch, gpus = self.node.switches[0], self.node.gpus
         needs = [self._demand(switch, gpu, 2 if gpu == head else 1) for gpu in gpus]
         needs += [self._demand(gpu, switch, 2 if gpu == head else 1) for gpu in gpus]
@@ -327,7 +327,8 @@ class Round:
             self._give(need)
 
     def _next(self, gpu: int, step: int, used: int, to_net: int, given: int) -> Sequence[int]:
-        """Return the GPUs to try next, in order. `given`: _IN_ORDER, _AS_LAST, or 0 for all GPUs that are free."""
+        """Return the GPUs to try next, in order. `given`: _IN_ORDER means the next GPU by number, _AS_LAST the GPU at
+        this position in the last channel, 0 all GPUs that are free."""
         if given == _IN_ORDER:
             return [self._after(gpu)]
         if given == _AS_LAST:
@@ -353,7 +354,7 @@ class Round:
         return list(dict.fromkeys(order))
 
     def _scored(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int]]]:
-        """Return the other GPUs with their distance from `gpu`, best first: by the path to a NIC, then from `gpu`."""
+        """Return the other GPUs with their scores, best first: by the path to a NIC, then by the path from `gpu`."""
         key = gpu, net
         if key not in self._sorted:
             node, gpus = self.node, self.node.gpus
@@ -412,7 +413,7 @@ class Round:
         return limit
 
     def _fits(self, speed: float, links: Iterator[int], least: int) -> int:
-        """Return how many channels of `speed` GB/s the `links` carry; types: from `least` to the farthest allowed."""
+        """Return how many channels of `speed` GB/s the `links` can carry. Only allowed types from `least` on count."""
         node, draft = self.node, self.draft
         farthest = draft.type_intra if least == NVL else draft.type_inter
         kinds = range(least, max(farthest, PIX if least == C2C else NVL) + 1)

@@ -32,7 +32,7 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXC
 
 @dataclass(frozen=True)
 class Communicator:
-    """`ranks` on `nodes`, with equal numbers on each. `capability`: least compute capability of all GPUs, 90 for 9.0.
+    """`ranks` on `nodes`, equally many on each. `capability`: least compute capability of all GPUs, 90 for 9.0.
     `nic_GBps`: 0 without NICs. `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`,
     `max_channels`, `buffer_bytes` (of Simple) and `net_chunk_bytes` (of messages between nodes) are the user's
     settings, None for NCCL's defaults. `pxn`: whether GPUs may send through NICs of other GPUs."""
@@ -58,7 +58,7 @@ class Communicator:
 
     @property
     def generation(self) -> Generation:
-        """The row of the tuner's tables, by compute capability: Ada counts as ampere, RTX Blackwell as blackwell."""
+        """The GPU generation, the row of the tuner's tables. Ada counts as ampere, RTX Blackwell as blackwell."""
         steps: tuple[tuple[int, Generation], ...] = ((100, "blackwell"), (90, "hopper"), (80, "ampere"))
         return next((name for least, name in steps if self.capability >= least), "volta")
 
@@ -68,8 +68,8 @@ class Communicator:
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """The heads of NVLS: numbers of the GPUs of a node that collect sums. NCCL's search finds one channel for each
-        head, between nodes one for each NIC. If a file gives only the number of channels, the first GPUs are heads."""
+        """The heads of NVLS: the GPUs of a node that collect sums, by number. NCCL's search finds one channel per head;
+        between nodes, one per NIC. If a file gives only the number of channels, the first GPUs are heads."""
         graph = self.graphs["nvls"]
         return tuple(sorted({order[0] for order in graph.orders})) or tuple(range(min(self.gpus, graph.channels)))
 
@@ -81,7 +81,7 @@ class Communicator:
 
     @property
     def _channels_found(self) -> int:
-        """Twice the number of channels of the search; four times, if they are few, fast, and lead to other nodes."""
+        """Twice the number of channels that the search found; four times for few, fast ones on several nodes."""
         ring = self.graphs["ring"]
         tree = self.graphs.get("tree", ring)
         channels = min(_MOST_CHANNELS[self.library], 2 * min(ring.channels, tree.channels))
@@ -92,7 +92,7 @@ class Communicator:
         return 2 * channels if again else channels
 
     def ring_steps(self, collective: TunedCollective) -> int:
-        """Return the number of steps of a ring. Each link of the ring carries steps / ranks of the buffer."""
+        """Return the number of steps of a ring. Over each link of the ring goes steps / ranks times the buffer."""
         if collective == "all_reduce":
             return 2 * (self.ranks - 1)
         return self.ranks if collective in ("broadcast", "reduce") else self.ranks - 1
@@ -116,11 +116,11 @@ def communicator(
     settings: SearchSettings = DEFAULTS,
     gpus: Sequence[int] | None = None,
 ) -> Communicator:
-    """Return the communicator of `ranks` (default: all GPUs) on `nodes` of a system. `gpus`: the numbers of the GPUs
-    used on each node; default: the first ones.
+    """Return the communicator of `ranks` ranks (default: all GPUs) on `nodes` nodes of a system. `gpus`: the numbers of
+    the GPUs used on each node; default: the first ones.
 
-    If `graphs` is None, the graphs come from the system's file (for any GPUs of that number), or else from NCCL's
-    search with `settings`. Raises InputError for systems without GPUs, and for unknown channels of RCCL.
+    If `graphs` is None, the system's file gives the graphs for this number of GPUs, or else NCCL's search with
+    `settings`. Raises InputError for systems without GPUs, and for unknown channels of RCCL.
     """
     system = node_file(system)
     devices = system.counts
@@ -154,14 +154,15 @@ def _graphs(system: SystemFile, gpus: Sequence[int], nodes: int, settings: Searc
 
 
 def _stay(ring: ChannelGraph, settings: SearchSettings) -> bool:
-    """Return whether stored graphs are valid under settings; these may only change the P2P level, and allow NVLink."""
+    """Return whether graphs stored in a file remain valid under the user's settings. They do if the settings change
+    nothing but the P2P level, and still allow NVLink."""
     level, near = settings.p2p_level, ring.type_intra in ("NVL", "NVB", "C2C")
     forbidden = level is not None and near and PATHS.index(ring.type_intra) > PATHS.index(level)
     return replace(settings, p2p_level=None) == DEFAULTS and not forbidden
 
 
 def _carried(ring: ChannelGraph, system: SystemFile) -> bool:
-    """Return whether the NICs, which a file may have changed, have the bandwidth of a stored ring between nodes."""
+    """Return whether the NICs have the bandwidth of a stored ring between nodes; a file may have changed the NICs."""
     return ring.channels * ring.inter <= system.counts.get("nic", 0) * _nic_GBps(system)
 
 

@@ -32,14 +32,14 @@ Name = TypeVar("Name", bound=str)
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The algorithms and protocols that each collective may use; a missing collective may use all."""
+    """The algorithms and protocols that each collective may use. A collective that is not listed may use all."""
 
     algorithms: Mapping[TunedCollective, frozenset[NcclAlgorithm]] = dataclasses.field(default_factory=dict)
     protocols: Mapping[TunedCollective, frozenset[Protocol]] = dataclasses.field(default_factory=dict)
     said: str = dataclasses.field(default="", compare=False)  # the variables as `NAME=value`, for messages
 
     def allows(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol) -> bool:
-        """Return whether the user's settings allow this pair."""
+        """Return whether the user's settings allow this pair of algorithm and protocol for a collective."""
         in_algorithms = algorithm in self.algorithms.get(collective, ALGORITHMS)
         return in_algorithms and protocol in self.protocols.get(collective, PROTOCOLS)
 
@@ -52,11 +52,9 @@ EVERYTHING: Final = Selection()
 
 
 def selection(algo: str | None = None, proto: str | None = None) -> Selection:
-    """Parse the values of NCCL_ALGO and NCCL_PROTO into a `Selection`; raises InputError for unknown names.
-
-    A value is a list for all collectives, or lists for single collectives, or the former followed by the latter:
-    `ring,tree`, `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` excludes the listed names.
-    """
+    """Parse the values of NCCL_ALGO and NCCL_PROTO into a `Selection`; raises InputError for unknown names. A value is
+    a list for all collectives, or lists for single collectives, or the former followed by the latter: `ring,tree`,
+    `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` excludes the listed names."""
     return Selection(
         _lists("NCCL_ALGO", algo, "algorithm", ALGORITHMS), _lists("NCCL_PROTO", proto, "protocol", PROTOCOLS)
     )
@@ -92,7 +90,7 @@ def _known(variable: str, word: str, kind: str, names: Sequence[Name]) -> Name:
 
 @dataclasses.dataclass(frozen=True)
 class SearchSettings:
-    """The NCCL_* variables that change the search; None: NCCL's default.
+    """The settings of NCCL's graph search, from NCCL_* variables; None stands for NCCL's default.
 
     `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1): the longest path over which GPUs talk directly. `pxn`:
     whether GPUs may use NICs of other GPUs (NCCL_PXN_DISABLE=0). `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the
@@ -217,17 +215,17 @@ class NcclEnv(Model):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Return a dictionary of the variables that are set."""
+        """The variables that the user set, as a dictionary from name to value."""
         named = self.model_fields_set  # often empty, while there are many variables
         return {name: value for name, value in self if value is not None} if named else {}
 
     def beside(self, system: SystemFile | None) -> Self:
-        """Return a copy with added variables: those that a system's NICs need on several nodes and that are not set."""
+        """Return a copy with the variables that the system's NICs need on several nodes, unless the user set them."""
         asked = system.nic.env if system and system.nic else {}
         return self.model_validate({**asked, **self.given}) if asked else self
 
     def apart(self, system: SystemFile | None) -> Self:
-        """Return a copy without the variables that a system's NICs need, i.e. with the user's own settings only."""
+        """Return a copy with the user's own settings only, without the variables that the system's NICs need."""
         asked = type(self)().beside(system).given.items()
         own = {name: value for name, value in self.given.items() if (name, value) not in asked}
         return self.model_validate(own) if asked else self
@@ -266,7 +264,7 @@ class NcclEnv(Model):
         return "LOC" if self.NCCL_P2P_DISABLE else self.NCCL_P2P_LEVEL
 
     def _uses(self, number: int) -> bool:
-        """Return whether NCCL_IB_HCA lets NCCL use a NIC."""
+        """Return whether NCCL_IB_HCA lets NCCL use the NIC with this number in the node."""
         listed = (self.NCCL_IB_HCA or "").strip()
         but, listed = listed.startswith("^"), listed.removeprefix("^")
         exact, listed = listed.startswith("="), listed.removeprefix("=")
@@ -280,7 +278,7 @@ class NcclEnv(Model):
         return transport.without_gpudirect() if self.NCCL_NET_GDR_LEVEL else transport
 
     def applied(self, comm: "Communicator") -> "Communicator":
-        """Return the communicator with the effects of all variables that neither `search` nor `selection` covers."""
+        """Return the communicator with the effects of all variables but those for `search` and `selection`."""
         from simcoll.nccl.protocols import figures
 
         least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS

@@ -69,23 +69,23 @@ LEAST_SHARE: Final = 0.75
 
 
 def p2p_level(system: SystemFile, gpus: int, settings: SearchSettings = DEFAULTS) -> PathType:
-    """Return the longest type of path over which `gpus` GPUs of a node talk directly. It is that of the settings, else
-    of the system's file, else NCCL's default: PXB (not through the host), or SYS for two GPUs of an AMD host."""
+    """Return the longest type of path over which `gpus` GPUs of a node talk directly. The settings decide, else the
+    system's file, else NCCL's default: PXB (not through the host), or SYS for two GPUs of an AMD host."""
     given = settings.p2p_level or (system.nccl.p2p_level if system.nccl else None)
     return given or ("SYS" if system.cpu and system.cpu.vendor == "amd" and gpus <= 2 else "PXB")
 
 
 def search(system: SystemFile, gpus: int | Sequence[int], across: bool, settings: SearchSettings = DEFAULTS) -> Graphs:
-    """Return the channel graphs for `gpus` of each node (a number of first GPUs, or a list of their numbers). `across`:
-    there are several nodes. Without a P2P level in the settings, the system's applies. Raises InputError for unknown
-    devices, and for several nodes without NICs."""
+    """Return the channel graphs for some GPUs of each node. `gpus`: how many of the first GPUs, or a list of numbers.
+    `across`: whether there are several nodes. Without a P2P level in the settings, the system's level applies. Raises
+    InputError for unknown devices, and for several nodes without NICs."""
     chosen = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     settings = replace(settings, p2p_level=p2p_level(system, len(chosen), settings))
     return yaml_tree.once(_found, system.model_dump_json(exclude={"nccl", "description"}), chosen, across, settings)
 
 
 def _found(system: str, gpus: tuple[int, ...], across: bool, settings: SearchSettings) -> Graphs:
-    """Return the graphs, from the disk cache if possible: a search takes up to 6 s, and `diagnose` needs 20."""
+    """Return the graphs, from the cache folder if possible. A search takes up to 6 s; `diagnose` needs 20."""
     asked = repr((system, gpus, across, settings)).encode()
     name = f"graphs-{hashlib.sha256(_code() + asked).hexdigest()[:32]}.json"
     with suppress(ValueError):
@@ -170,12 +170,12 @@ def _check_joined(
 
 
 def _counted(kind: str, reached: float) -> float:
-    """Return the GB/s that NCCL assumes for a link whose file says `reached` GB/s."""
+    """Return the GB/s that NCCL assumes for a link, for which the system's file says `reached` GB/s."""
     return next((full for full in _PCIE if kind == "pcie" and LEAST_SHARE * full <= reached < full), reached)
 
 
 class _GraphSearch:
-    """Searches the graphs of a node, one kind after another."""
+    """NCCL's search for the channel graphs of one node: ring, then tree, then NVLS."""
 
     def __init__(self, node: NodePaths, rules: PathRules, across: bool, cross_nic: int):
         self.node, self.rules, self.across, self.cross_nic = node, rules, across, cross_nic
@@ -198,7 +198,7 @@ class _GraphSearch:
         return fastest, total
 
     def graphs(self, nvls: bool) -> Graphs:
-        """Return the graphs: ring, tree with the ring's number of channels, and NVLS with NVSwitches that reduce."""
+        """Return the graphs: the ring, a tree of as many channels, and NVLS if the node has NVSwitches that reduce."""
         ring = self.compute("ring", 2 if self._two_islands() else 1, MOST_SEARCHED)
         found: dict[GraphKind, Draft] = {"ring": ring}
         found["tree"] = self.compute("balanced_tree", ring.channels, ring.channels)
@@ -349,9 +349,9 @@ class _GraphSearch:
 
 
 def _of_mesh(name: str, node: NodePaths, across: bool) -> Graphs:
-    """Return the channels that we assume for RCCL if each GPU has a link to each other GPU: as many rings as the links
-    allow, and between nodes as many as the NICs' ports allow. Raises InputError for other machines, as RCCL has
-    tables."""
+    """Return the channels that we assume for RCCL if each GPU has a link to each other GPU. There are as many rings as
+    the links allow, and between nodes as many as the ports of the NICs allow. Raises InputError for other machines,
+    because RCCL takes their rings from tables that we lack."""
     count, direct = len(node.gpus), [node.paths[pair] for pair in itertools.permutations(node.gpus, 2)]
     speeds = {path.bandwidth for path in direct}
     if len(speeds) > 1 or any(path.type != NVL or len(path.links) > 1 for path in direct):

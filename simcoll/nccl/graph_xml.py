@@ -41,7 +41,7 @@ PATTERNS: Final[Mapping[str, GraphPattern]] = {
 
 
 class GraphFile(NamedTuple):
-    """The graphs of a file, the number of GPUs per node in its ring, and whether channels lead to other nodes."""
+    """A graph file: its graphs, the GPUs per node in its ring, and whether channels lead to other nodes."""
 
     graphs: Graphs
     gpus: int

@@ -110,11 +110,9 @@ KINDS: Final[tuple[CostKind, ...]] = get_args(CostKind)
 
 
 def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) -> int:
-    """Return a block's time in ps for `nbytes` in LL: for the first line of each thread, and for all other lines. The
-    block also `stores` this share of the data in its own output.
-
-    A step ends with the last thread. So a line that only some threads have takes as long as a line of all threads.
-    """
+    """Return a block's time in ps for `nbytes` in LL, as two parts: the first line of each thread, and all other lines.
+    `stores`: the share of the data that the block also stores in its own output. A step ends with the last thread. So a
+    line that only some threads have takes as long as a line of all threads."""
     line = threads * figures().protocols["LL"].bytes_a_thread
     first = min(nbytes, line) if block.first else 0
     others = -(-(nbytes - first) // line) * line if block.first else nbytes
@@ -123,8 +121,9 @@ def lines_ps(block: BlockCosts, threads: int, nbytes: int, stores: float = 0.0) 
 
 
 def spread_ps(spread: float, blocks: int, moved: float, bandwidth: int, each: float = 1.0) -> int:
-    """Return the delay of the last of `blocks` behind the average one, in ps. Each block moves `moved` bytes, and
-    `each` blocks share `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its time.
+    """Return by how many ps the last of `blocks` thread blocks ends after the average one. Each block moves `moved`
+    bytes, and `each` blocks share `bandwidth` B/s. `spread` is the standard deviation for 1 MiB, as a share of its
+    time.
 
     A block's deviation grows with the square root of its bytes. The expected maximum of several normal deviates follows
     Blom (Statistical Estimates and Transformed Beta-Variables, 1958).

@@ -58,8 +58,8 @@ class NodePath:
 
 
 class NodePaths:
-    """The devices of a node by number, and the paths between devices that channels visit. `gpus`, `nets`, `switches`:
-    the numbers of GPUs, of ports of NICs, and of NVSwitches. `net_GBps`: GB/s of each port."""
+    """The devices of a node by number, and the paths that channels may use between them. `gpus`, `nets`, `switches`:
+    the numbers of the GPUs, of the ports of NICs, and of the NVSwitches. `net_GBps`: GB/s of each port."""
 
     def __init__(self, kinds: Sequence[str], links: Sequence[tuple[int, int, str, float]], nic: float):
         """`kinds`: by device. `links`: (from, to, kind, GB/s), one direction each. `nic`: GB/s of a NIC's port."""
@@ -95,7 +95,7 @@ class NodePaths:
         self.bandwidth.append(bandwidth)
 
     def back(self, link: int) -> int:
-        """Return the link of the opposite direction."""
+        """Return the number of the link in the opposite direction."""
         u, v = self.ends[link]
         return self._between[v, u, self.types[link]]
 
@@ -178,7 +178,7 @@ class NodePaths:
         )
 
     def _mark_p2c(self) -> None:
-        """Give paths between GPUs and NICs over C2C and PCIe their own type, P2C."""
+        """Give the type P2C to each path between a GPU and a NIC that leads over C2C and PCIe."""
         for gpu, net in itertools.product(self.gpus, self.nets):
             if self.paths[gpu, net].type == PHB:
                 cpu = self._cpu_of(gpu)
@@ -186,7 +186,7 @@ class NodePaths:
                     self.paths[gpu, net].type = self.paths[net, gpu].type = P2C
 
     def _serves(self, relay: int, gpu: int, net: int) -> bool:
-        """Return whether `gpu` sends to a NIC through `relay`, the GPU next to the NIC (PXN)."""
+        """Return whether `gpu` sends to the NIC port `net` through `relay`, the GPU next to the NIC (PXN)."""
         near, own = self.paths[relay, net], self.paths[gpu, net]
         joined = near.type <= P2C and self.paths[relay, gpu].type <= NVL
         return joined and (near.bandwidth > own.bandwidth or own.type > PXN)
@@ -194,7 +194,7 @@ class NodePaths:
     # --- bandwidth ---
 
     def parts(self, src: int, dst: int) -> Iterator[tuple[int, float]]:
-        """Yield (link, load) for each link of a path; the load is in bytes per byte of data."""
+        """Yield (link, load) for each link of a path; the load is the bytes on the link per byte of data."""
         path = self.paths[src, dst]
         from_gpu = self.kinds[src] == "gpu"
         into = [self.kinds[self.ends[link][1]] for link in path.links]
@@ -207,7 +207,7 @@ class NodePaths:
 
     @functools.cached_property
     def widest(self) -> dict[tuple[int, int], tuple[int, float]]:
-        """Return the type of each path between two GPUs, and the most GB/s that it can carry."""
+        """Return for each path between two GPUs its type, and the most GB/s that it can carry."""
         return {
             pair: (self.paths[pair].type, min(self.bandwidth[link] / part for link, part in self.parts(*pair)))
             for pair in itertools.permutations(self.gpus, 2)
@@ -255,6 +255,6 @@ class NodePaths:
         return self._to_try[asked]
 
     def spread(self, to: Sequence[int]) -> tuple[int, int]:
-        """Return the nearest and the farthest type of path from the GPUs to the devices `to`."""
+        """Return the nearest and the farthest of the types of path from the GPUs to the devices `to`."""
         types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
         return min(types), max(types)

@@ -37,19 +37,19 @@ class MessageParts:
 
     @property
     def first(self) -> int:
-        """Bytes of the first chunk of a part."""
+        """Bytes of the first chunk of a message part."""
         return min(self.part, self.chunk)
 
     @property
     def last(self) -> int:
-        """Bytes of the last chunk of a part."""
+        """Bytes of the last chunk of a message part."""
         return self.part - (self.part - 1) // self.chunk * self.chunk if self.part else 0
 
 
 def parts(
     comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None
 ) -> MessageParts:
-    """Return how NCCL splits a message of `message` bytes to each of `peers`; `between`: B/s between GPUs of a node."""
+    """Return how NCCL splits a message of `message` bytes to each of `peers`. `between`: B/s between a node's GPUs."""
     rule, most = _rule(comm, version), _power(comm.channels)
     least = highest = _each(comm, between)
     if comm.nodes == 1 and not rule.rounds:
@@ -87,7 +87,7 @@ def _rule(comm: Communicator, version: str | None) -> MessageRule:
 
 
 def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
-    """Return the rule with the chunk of the user's settings, at most a buffer step; parts scale with the chunk."""
+    """Return `rule` with the user's chunk size, if set, at most a buffer step; sizes of parts scale with it."""
     chunk = rule.chunk_bytes
     if comm.net_chunk_bytes and comm.nodes > 1:
         chunk = comm.net_chunk_bytes
@@ -100,7 +100,7 @@ def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
 
 
 def _each(comm: Communicator, between: int) -> int:
-    """Return the number of channels per peer: two for each NVLink, two over PCIe, at most those the network needs."""
+    """Return the number of channels per peer: two for each NVLink, two over PCIe, but at most what the network uses."""
     speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
     near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
     channels = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2

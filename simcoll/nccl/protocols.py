@@ -16,7 +16,8 @@ from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 
 class Wire(Model):
-    """A protocol: `data_bytes` of each `line_bytes` are data, the rest flags; chunks are multiples of `grain_bytes`."""
+    """A protocol's format: `data_bytes` of each `line_bytes` are data, the rest flags; chunks: multiples of
+    `grain_bytes`."""
 
     line_bytes: int
     data_bytes: int
@@ -33,14 +34,14 @@ class Wire(Model):
 
 
 class BufferSteps(Model):
-    """The number of buffer steps that a chunk and a slice occupy."""
+    """The number of steps of the buffer that a chunk takes, and that a slice takes."""
 
     chunk: int
     slice: int
 
 
 class SlowRing(Model):
-    """The number of threads for rings of at most `below_GBps`."""
+    """The number of threads for rings whose channels have at most `below_GBps`."""
 
     below_GBps: float  # noqa: N815
     threads: int
@@ -56,7 +57,7 @@ class Threads(Model):
 
 
 class LeastTraffic(Model):
-    """The least traffic of a channel in `bytes` (`former` before release `before`). LL's bytes count `of_LL` times."""
+    """The least traffic of a channel in bytes (`former` before release `before`). LL's bytes count `of_LL` times."""
 
     bytes: int
     of_LL: int  # noqa: N815
@@ -80,7 +81,7 @@ class MessageRule(Model):
 
 
 class NVLink(Model):
-    """The speed of one NVLink of GPUs from a compute capability on."""
+    """The speed of one NVLink, for GPUs from a compute capability on."""
 
     from_capability: int
     GBps: float
@@ -138,7 +139,7 @@ def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
 
 
 def most_channels(collective: TunedCollective, protocol: Protocol, nbytes: int, version: str | None) -> int:
-    """Return how many channels get the least traffic in a call of `nbytes` (the largest buffer of a rank).
+    """Return how many channels a call of `nbytes` (the largest buffer of a rank) can give at least the least traffic.
 
     >>> [most_channels("all_reduce", protocol, 256 << 10, None) for protocol in ("LL", "LL128")]
     [64, 16]
@@ -168,7 +169,8 @@ def chunk_bytes(
 def tree_chunk_bytes(
     protocol: Protocol, share: int, nodes: int, gpus: int, version: str | None = None, buffer: int | None = None
 ) -> int:
-    """Return the bytes of a tree's chunk for a channel's `share`, less for deeper trees. `version`: default the newest.
+    """Return the bytes of a tree's chunk if a channel moves `share` bytes; deeper trees have smaller chunks. `version`:
+    a release, default the newest.
 
     Numbers of chunks and of tree levels between nodes are rounded down; a chunk is a multiple of `grain_bytes`.
 
@@ -191,7 +193,8 @@ def tree_chunk_bytes(
 
 
 def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int:
-    """Return the bytes of PAT's chunk for a channel's `share`; `gathers`: for all_gather, else for reduce_scatter.
+    """Return the bytes of PAT's chunk if a channel moves `share` bytes. `gathers`: for all_gather, else for
+    reduce_scatter.
 
     >>> pat_chunk_bytes(64 << 20, True), pat_chunk_bytes(4 << 20, True)
     (524288, 131072)

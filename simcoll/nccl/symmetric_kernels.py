@@ -30,7 +30,7 @@ EXCHANGE: Final = 2  # hops with flags: data are sent and seen
 
 
 def serve(comm: Communicator, collective: str, version: str | None) -> bool:
-    """Return whether a release (None: the newest) has a symmetric kernel that simcoll models: all_reduce with NVLS."""
+    """Return whether a release (None: the newest) has a symmetric kernel for a call: all_reduce with NVLS."""
     known = version is None or numbers(version) >= SINCE
     one = comm.library == "nccl" and comm.nodes == 1
     return collective == "all_reduce" and one and known and comm.graph("nvls") is not None
@@ -42,7 +42,7 @@ def adds(dtype: str, op: str) -> bool:
 
 
 def may_be_taken(algorithm: str, protocol: str, left: Selection) -> bool:
-    """Return whether NCCL has a free choice; only then it uses a symmetric kernel, which no variable can select."""
+    """Return whether nothing restricts NCCL's choice. Only then it uses a symmetric kernel; no variable selects one."""
     return algorithm == protocol == "auto" and left == EVERYTHING
 
 
@@ -52,7 +52,7 @@ def registered_by_itself(version: str | None) -> bool:
 
 
 def by_flags(comm: Communicator, nbytes: int) -> bool:
-    """Return whether a call of `nbytes` uses flags: NCCL then expects less time than through the switch."""
+    """Return whether a symmetric call of `nbytes` uses flags, because NCCL expects the switch to be slower."""
     there = _reckoned_us(*_BY_FLAGS[comm.generation], _OF_FLAGS * comm.ranks * nbytes)
     return there <= _reckoned_us(*_BY_SWITCH[comm.generation], nbytes + nbytes / comm.ranks)
 

@@ -60,10 +60,8 @@ class TunerChoice:
 
 def switch_reduces(dtype: str, op: str) -> bool:
     """Return whether NVSwitches support an operator on a type; if not, NCCL uses NVLS and NVLSTree for all_gather only.
-
     NVSwitches never reduce `avg`: NCCL multiplies floats before, and divides integers afterwards. Source: NVIDIA/nccl
-    2.27, src/include/device.h (ncclNvlsSupported).
-    """
+    2.27, src/include/device.h (ncclNvlsSupported)."""
     return dtype in {"sum": _ADDED_BY_SWITCHES, "min": _COMPARED_BY_SWITCHES, "max": _COMPARED_BY_SWITCHES}.get(op, ())
 
 
@@ -85,10 +83,8 @@ class TunerTable:
                 self.entries[call] = TunerEntry(self._latency(graph, *call), width)
 
     def time_us(self, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int) -> float:
-        """Return the tuner's time for a call of `nbytes`, in us.
-
-        Raises RefusedError for a pair that is not in the table.
-        """
+        """Return the tuner's time for a call of `nbytes`, in us. Raises RefusedError for a pair that is not in the
+        table."""
         comm, plateau = self.communicator, self.constants.plateau
         entry = self.entries.get((collective, algorithm, protocol))
         if entry is None:
@@ -100,7 +96,7 @@ class TunerTable:
         return wait + nbytes / (1000 * width)
 
     def choose(self, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
-        """Return the pair with the least time, at ties the first in NCCL's order; None if no pair is usable."""
+        """Return the fastest pair of algorithm and protocol, at ties NCCL's first; None if none is usable."""
         calls = [call for call in self.entries if call[0] == collective]
         choices = [TunerChoice(*call[1:], self.time_us(*call, nbytes)) for call in calls]
         return min(choices, key=lambda choice: choice.time_us, default=None)
@@ -108,7 +104,8 @@ class TunerTable:
     # --- usable pairs ---
 
     def _usable(self, selection: Selection, switch_reduces: bool) -> Iterator[TunedCall]:
-        """Yield every pair that the communicator may use, in NCCL's order, even if the search found no graph for it."""
+        """Yield every pair of algorithm and protocol that the communicator may use, in NCCL's order. The search may
+        have found no graph for it."""
         for call in itertools.product(COLLECTIVES, ALGORITHMS, PROTOCOLS):
             collective, algorithm, protocol = call
             served = algorithm in _SERVES[collective] and (protocol == "Simple" or algorithm in ("ring", "tree"))
@@ -128,7 +125,7 @@ class TunerTable:
         return algorithm != "pat" or comm.gpus == 1
 
     def _near_enough(self, algorithm: NcclAlgorithm) -> bool:
-        """Return whether paths are short enough for LL128, which relies on atomic 128-byte stores."""
+        """Return whether GPUs are near enough for LL128, which needs atomic stores of 128 bytes."""
         comm, constants = self.communicator, self.constants
         graph = comm.graph(algorithm)
         if graph is None or comm.capability < 70 or PATHS.index(graph.type_intra) > PATHS.index("NVB"):
@@ -143,7 +140,7 @@ class TunerTable:
     def _bandwidth(
         self, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol
     ) -> float:
-        """Return the GB/s by which the tuner divides the size; 0 if the pair is not used."""
+        """Return the GB/s by which the tuner divides the size; 0 if NCCL does not use this pair."""
         comm, constants = self.communicator, self.constants
         bus = graph.channels * (graph.intra if comm.nodes <= 2 else graph.inter)
         if isinstance(constants, RcclConstants):
@@ -192,7 +189,7 @@ class TunerTable:
     def _nvls_bus(
         self, constants: NcclConstants, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm
     ) -> float:
-        """Return NVLS's GB/s. The switch doubles all_reduce's speed within a node, except for a head's own share."""
+        """Return NVLS's bus GB/s. In a node the switch doubles all_reduce's, but for a head's own share."""
         comm, channels = self.communicator, graph.channels
         if channels < 2:
             return 0.0
@@ -224,7 +221,7 @@ class TunerTable:
     def _latency(
         self, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm, protocol: Protocol
     ) -> float:
-        """Return the latency of a pair, in us: a base, plus the hops on the longest chain of dependent messages."""
+        """Return the latency of a pair in us: a base, plus the hops on the longest chain of dependent messages."""
         comm, constants, i = self.communicator, self.constants, PROTOCOLS.index(protocol)
         base, intra = constants.base_us[algorithm][i], self._intra(graph, algorithm, i)
         lone = comm.gpus == 1 and constants.lone_gpu_takes_tree_hop
@@ -264,8 +261,8 @@ class TunerTable:
     # --- dependence on the size ---
 
     def _correction(self, algorithm: NcclAlgorithm, protocol: Protocol, nbytes: int) -> float:
-        """Return the factor on a pair's bandwidth for a call of `nbytes`. NCCL corrects trees, hence all-reduces only;
-        RCCL also corrects rings over several nodes, for every collective."""
+        """Return the tuner's factor on the bandwidth for a call of `nbytes`. NCCL corrects trees, hence all-reduces
+        only; RCCL also corrects rings over several nodes, for every collective."""
         comm, constants, entry = self.communicator, self.constants, (nbytes // 64).bit_length() - 1
         if entry < 0:
             return 1.0
@@ -288,9 +285,7 @@ def table(
     selection: Selection = EVERYTHING,
     switch_reduces: bool = True,
 ) -> TunerTable:
-    """Return latency and bandwidth of every pair that the release (default: the newest known) could use.
-
-    `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow; `switch_reduces`: see the function of that name.
-    Raises InputError for an unknown release.
-    """
+    """Return the tuner's table: latency and bandwidth of every pair of algorithm and protocol that the release
+    (default: the newest known) could use. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow;
+    `switch_reduces`: see the function of that name. Raises InputError for an unknown release."""
     return TunerTable(communicator, read(communicator.library, version), selection, switch_reduces)

@@ -45,7 +45,7 @@ class Plateau(Model):
 
 
 class Constants(Model):
-    """The constants of a release that both libraries have, mainly the terms of a latency."""
+    """The tuner's constants that NCCL and RCCL both have, for one release: mainly parts of latencies."""
 
     release: str
     oldest: str
@@ -58,7 +58,7 @@ class Constants(Model):
 
 
 class Ceilings(Model):
-    """Upper limits in GB/s per channel (`ll`: of all channels together), for one, two and more nodes."""
+    """Upper limits in GB/s per channel (`ll`: for all channels together), each for one, two and more nodes."""
 
     ll: ByGeneration
     ring_ll128: ByGeneration
@@ -68,7 +68,7 @@ class Ceilings(Model):
 
 
 class Shares(Model):
-    """For each algorithm and protocol, the share of its channels' bandwidth that it reaches."""
+    """For each algorithm and protocol, the share of the channels' bandwidth that its calls reach."""
 
     ring_ll: Fractional
     ring_ll_without_reduction: Fractional
@@ -82,7 +82,8 @@ class Shares(Model):
 
 
 class NvlsChannels(Model):
-    """The number of NVLS channels on `nodes` nodes (None: any), at most `gpus` GPUs a node, NICs from `nic_GBps` on."""
+    """A rule for the number of NVLS channels: on `nodes` nodes (None: any), with at most `gpus` GPUs a node, and NICs
+    of at least `nic_GBps`."""
 
     channels: int
     nodes: int | None = None
@@ -114,11 +115,9 @@ class RcclConstants(Constants):
 
 
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
-    """Return the constants of a release of a library, by default of the newest known.
-
-    The files list the releases that changed constants. Any other release has the constants of the nearest earlier one.
-    Raises InputError for a text that is no release, and for a release that is too old.
-    """
+    """Return the constants of a release of a library, by default of the newest known. The files list the releases that
+    changed constants. Any other release has the constants of the nearest earlier one. Raises InputError for a text that
+    is no release, and for a release that is too old."""
     return yaml_tree.once(_read, library, version)
 
 
@@ -139,8 +138,8 @@ def check(version: str | None, collective: str) -> None:
 
 
 def nearest(version: str, collective: str = "") -> str | None:
-    """Return the release of NCCL in a text such as `2.27.3+cuda12.4`, or the oldest known release if that is newer;
-    None if the text has no release."""
+    """Return the release of NCCL in a text such as `2.27.3+cuda12.4`; for an older release than simcoll knows, return
+    the oldest known one. None if the text has no release."""
     release = re.search(r"[0-9]+\.[0-9]+", version)
     return max(_oldest_of(collective), release[0], key=numbers) if release else None
 
@@ -178,7 +177,7 @@ def numbers(version: str) -> tuple[int, int]:
 
 
 def _changed(file: Mapping[str, Any], was: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `file` with the values of `was` in place of its own, recursively; other keys stay."""
+    """Return `file`, but with the values of `was` where both have a key; nested mappings are merged."""
     merged = dict(file)
     for key, value in was.items():
         merged[key] = _changed(merged[key], value) if isinstance(value, dict) else value

@@ -26,7 +26,7 @@ _HUB = "nvswitch"  # kind of the hub that replaces the links of a mesh
 
 def staged(comm: Communicator) -> bool:
     """Return whether some GPUs of a ring send through the host's memory. Raises RefusedError if the settings exclude
-    NVLink between GPUs that have it, because the graphs with NVLink do not apply then."""
+    NVLink between GPUs that have it, because the stored graphs use NVLink."""
     path = comm.graphs["ring"].type_intra
     beyond = PATHS.index(path) > PATHS.index(comm.p2p_level)
     if beyond and path in ("NVL", "NVB", "C2C"):
@@ -36,7 +36,7 @@ def staged(comm: Communicator) -> bool:
 
 def by_host(topology: Topology, comm: Communicator) -> Topology:
     """Return a topology in which all routes between GPUs pass the host, if GPUs may not talk directly; else return
-    `topology`. Each PCIe switch becomes two, towards the host and from it, and NVLinks are removed."""
+    `topology`. NVLinks are removed. Each PCIe switch becomes two, one towards the host and one from it."""
     if PATHS.index(comm.p2p_level) >= PATHS.index("PIX"):
         return topology
     wiring, far = topology.rewired(), _far(topology)
@@ -78,8 +78,8 @@ def host_links(topology: Topology, comm: Communicator) -> frozenset[int]:
 
 
 def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
-    """Return the topology with a hub on each node in place of the direct links between the GPUs `places`; the topology
-    itself if one of them has no such link.
+    """Return the topology with a hub on each node in place of the direct links between the GPUs `places`. Return
+    `topology` itself if one of these GPUs has no such link.
 
     NCCL's channels together fill all links of a GPU. So a call uses all links at once, whichever peer each leads to.
     simcoll does not know the order in which a channel visits the GPUs.

@@ -40,7 +40,7 @@ def notes(points: Iterable[Scenario | Point]) -> list[str]:
 
 
 def scenario_of(point: Scenario | Point) -> Scenario:
-    """Return the scenario of a point; a scenario is returned unchanged."""
+    """Return the scenario of a point of a sweep; return a scenario unchanged."""
     return point.scenario if isinstance(point, Point) else point
 
 
@@ -59,7 +59,7 @@ def _idle(scenario: Scenario) -> str | None:
 
 
 def _all(point: Scenario | Point) -> str | None:
-    """Return a note if `all` means NCCL's own algorithms only, because NCCL's calls are modelled; else None."""
+    """Return a note if `algorithm: all` means NCCL's own algorithms only, as NCCL's calls are modelled; else None."""
     if not (isinstance(point, Point) and point.optional) or point.scenario.executed_by != "nccl":
         return None
     if not set(registry.names(point.scenario.collective)) - {*algorithm_names.names(point.scenario.collective)}:
@@ -73,7 +73,8 @@ def _unproved(scenario: Scenario) -> str | None:
 
 
 def _of_gpus(scenario: Scenario) -> SystemFile | None:
-    """Return the system of a scenario that names a release or registered buffers; None without GPUs."""
+    """Return the system of a scenario that sets a release of NCCL or registered buffers; None if it sets neither, or
+    has no GPUs."""
     if not (scenario.library_version or scenario.launch.registered):
         return None
     system = topology_builder.described(scenario.topology)

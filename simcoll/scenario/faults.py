@@ -159,7 +159,7 @@ class FaultWindow(NamedTuple):
 
 
 def windows(faults: Sequence[Fault], names: Sequence[str]) -> list[FaultWindow]:
-    """Return the time spans and links of each fault; `names` are all links. Raises InputError for an unknown link."""
+    """Return the time spans of each fault with its links. `names`: all links. Raises InputError for an unknown link."""
     found = []
     for fault in faults:
         links = frozenset(names[link] for link in _links(fault, names))
@@ -177,13 +177,13 @@ def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
 
 
 def with_less(topology: Topology, left: NDArray[np.float64]) -> Topology:
-    """Return the topology with bandwidths times `left`, float64 (links,). Links that are up keep at least 1 B/s."""
+    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Working links keep 1 B/s."""
     rates = np.rint(topology.bandwidths * left).astype(np.int64)
     return topology.with_rates(np.maximum(rates, np.minimum(topology.bandwidths, 1)), topology.latencies)
 
 
 class _Outage(NamedTuple):
-    """A time span in which a link is down, in ps. `noticed` is the time of its detection, NEVER without a reroute."""
+    """A time span in ps in which a link is down. `noticed`: the time at which routes change because of it, or NEVER."""
 
     link: int
     start: int
@@ -192,8 +192,8 @@ class _Outage(NamedTuple):
 
 
 def struck(program: Program, topology: Topology, faults: Sequence[Fault], began: int = 0) -> Program:
-    """Return the program with the link changes that faults cause. The program begins `began` ps after the time 0 of
-    faults. Raises InputError for an unknown link."""
+    """Return the program with the changes of links that faults cause. The program begins `began` ps after the time from
+    which the faults count. Raises InputError for an unknown link."""
     if not faults:
         return program
     outages: list[_Outage] = []
@@ -240,7 +240,8 @@ def _views(program: Program, link: int) -> range:
 def _bandwidths(
     program: Program, outages: Sequence[_Outage], weak: dict[int, list[tuple[int, int, float]]]
 ) -> list[tuple[int, int, int, int]]:
-    """Return every change of a bandwidth as (time in ps, NONE, link, B/s). Simultaneous faults of a link multiply."""
+    """Return every change of a bandwidth as (time in ps, NONE, link, B/s). If faults of a link coincide, their factors
+    multiply."""
     rows = []
     down: dict[int, list[tuple[int, int]]] = {}
     for outage in outages:
@@ -263,11 +264,9 @@ def _bandwidths(
 def _around(
     program: Program, topology: Topology, outages: Sequence[_Outage], notices: Sequence[int]
 ) -> tuple[ProgramRoutes, NDArray[Any] | None, NDArray[np.int32]]:
-    """Find detours around dead links, at each time in `notices` at which outages are detected.
-
-    Returns the program's routes followed by the detours, the operation of each, and the table `force`: in row i, after
-    notice i, the number of the route that replaces each route. A route that was replaced is not used again.
-    """
+    """Find detours around dead links, at each time in `notices` at which outages are detected. Returns the program's
+    routes followed by the detours, the operation of each route, and a table (notices + 1, routes): row i holds for each
+    route the number of the route that replaces it after notice i. A replaced route is not used again."""
     src, dst, hop, links = program.routes
     ways = [links[a:b].tolist() for a, b in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True)]
     way_of = list(range(len(ways)))
@@ -302,7 +301,7 @@ def _around(
 
 
 class _Detours:
-    """Routes by the topology's routing policy that avoid the dead links."""
+    """Finds routes around the `dead` links, by the topology's routing policy."""
 
     def __init__(self, topology: Topology, dead: frozenset[int]):
         self.topology = topology

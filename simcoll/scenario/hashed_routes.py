@@ -33,8 +33,9 @@ MOST_FLOWS = 1 << 31  # random numbers are below this; equal routes beyond it ar
 
 
 class Rails(NamedTuple):
-    """The rails that one simulated channel stands for: the number of NICs of each node that its channels use, and the
-    share of each link for the channels of one NIC if all share it evenly, float (links,) or one for all links."""
+    """The rails that one simulated channel stands for, e.g. 4 of 8. `count`: the number of NICs of each node that its
+    channels use. `share`: the share of each link that the channels of one NIC get if all share it evenly, float
+    (links,) or one for all."""
 
     nics: int = 1
     shares: Array | float = 1.0
@@ -43,10 +44,8 @@ class Rails(NamedTuple):
 def hashed(
     program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: Sequence[Rails] = (Rails(),)
 ) -> Program:
-    """Return the program with random routes among equal ones between nodes, for `flows` connections of each pair.
-
-    `rails` has one entry for each call that the program joins.
-    """
+    """Return the program with a random choice among equal routes between nodes; each pair has `flows` connections.
+    `rails` has one entry for each call in the program."""
     src, dst, hop, links = program.routes
     numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}
@@ -107,7 +106,7 @@ def hashed(
 
 
 def drawable(program: Program, topology: Topology) -> bool:
-    """Return whether a program has a route with equal alternatives, so that draws can change it."""
+    """Return whether some route of the program has equal alternatives, among which a random draw could choose."""
     _, _, hop, links = program.routes
     firsts, lasts = links[hop[:-1][np.diff(hop) > 0]], links[hop[1:][np.diff(hop) > 0] - 1]
     ends = set(zip((firsts % program.servers).tolist(), (lasts % program.servers).tolist(), strict=True))
@@ -116,7 +115,7 @@ def drawable(program: Program, topology: Topology) -> bool:
 
 
 def _beside(topology: Topology, way: Route, rails: int) -> list[EndNames]:
-    """Return the NICs at both ends of the corresponding connections on other rails, for the connection of a way."""
+    """Return the NICs at both ends of each connection on other rails that corresponds to a route."""
     kinds, node_of = topology.kinds, topology.node_of
     devices = [device for link in way for device in topology.links[link] if kinds[device] == "nic"]
     if not devices:
@@ -134,18 +133,19 @@ def _load(hops: Iterable[Sequence[RailRoutes]]) -> Counter[int]:
 
 
 def _fullness(rail: RailRoutes, trunk: Array, load: Counter[int]) -> int:
-    """Return the number of connections on the fullest trunk of a rail."""
+    """Return the largest number of connections on one trunk of a rail."""
     return max((load[link] for route in rail for link in route if trunk[link]), default=0)
 
 
 def _by_trunks(own: Route, other: Route, trunk: Array) -> Route:
-    """Return route `own` with its trunks replaced by those of `other`."""
+    """Return the route `own` with the trunks (links between switches) of the route `other` in place of its own."""
     inner = [place for place, link in enumerate(own) if trunk[link]]
     return (*own[: inner[0]], *(link for link in other if trunk[link]), *own[inner[-1] + 1 :]) if inner else own
 
 
 def _viewed(program: Program, way: Route) -> tuple[int, Route]:
-    """Return the offset of a way's link numbers, which is that of its call's view, and the way without the offset."""
+    """Return a route's links as numbers of the topology's links, and the offset that was subtracted: the offset of its
+    call's view of the links (see `Program`)."""
     view = way[0] - way[0] % program.servers if way else 0
     return view, tuple(link - view for link in way)
 
@@ -155,7 +155,7 @@ def _ends(topology: Topology, way: Route) -> tuple[str, str]:
 
 
 def _connection(topology: Topology, way: Route) -> tuple[str, str]:
-    """Return the ends of a way's connection: the NICs if routing is by rails, else the way's own ends."""
+    """Return the two devices that a route's connection joins: NICs if routing is by rails, else the route's ends."""
     outer = way
     if topology.routing == "rails":
         outer = tuple(link for link in way if len(set(map(topology.node_of, topology.links[link]))) > 1)

@@ -19,7 +19,7 @@ from simcoll.config.yaml_tree import Model
 
 
 class MeasureSpec(Model):
-    """How a point is run on real hardware."""
+    """The key `measure`: how a point of the scenario is run on real hardware."""
 
     harness: Literal["p2p", "library", "nccl-tests", "graph"] = "p2p"
     """How the collective is called. `p2p`: as the sends and receives of the schedule. `library`: as the library's own
@@ -64,7 +64,7 @@ _Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 
 
 class KeyPlot(Model):
-    """A quantity over any column or swept key of the results."""
+    """A plot of a quantity in the results over any column or swept key."""
 
     x: str
     """Column or swept key across, e.g. `size`, `nodes`, `topology.oversubscription`."""
@@ -96,7 +96,7 @@ Plots = Annotated[tuple[_Plot, ...], BeforeValidator(listed)]
 
 
 class Placement(Model):
-    """Where ranks run, by their number on each node."""
+    """The key `placement`: the nodes or devices on which ranks run, e.g. two ranks on each node."""
 
     per_node: Annotated[StrictInt, Field(ge=1)]
     """Number of ranks on each node."""

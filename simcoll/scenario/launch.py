@@ -69,7 +69,7 @@ class Launch(Model):
 
     @property
     def paced(self) -> bool:
-        """Whether the host launches each call by itself, and the number of GPUs of a process is known."""
+        """Whether the host launches each call on its own (without a CUDA graph), by processes with known GPUs."""
         return self.gpus_per_process is not None and not self.graph
 
     @property
@@ -86,14 +86,14 @@ class Launch(Model):
 
 
 class Process(NamedTuple):
-    """The work of a CPU process for one call: `launches`, one kernel for each of its GPUs, and `messages` to post."""
+    """What one CPU process does for one call: it `launches` a kernel on each of its GPUs, and posts `messages`."""
 
     launches: int
     messages: int
 
 
 def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: int = 0) -> frozenset[Process]:
-    """Return the distinct `Process`es of one call; `nodes` gives each rank's node. Empty unless `launch.paced`."""
+    """Return the distinct `Process`es of one call; `nodes`: the node of each rank. Empty unless `launch.paced`."""
     if not launch.paced:
         return frozenset()
     return frozenset(
@@ -103,12 +103,12 @@ def processes(launch: Launch, collective: str, nodes: Sequence[Hashable], root: 
 
 
 def uploads(launch: Launch, nodes: Sequence[Hashable]) -> float:
-    """Return the number of uploads of a graph to GPUs, per process and launch; 0 without `replays` (many launches)."""
+    """Return how often each process uploads a CUDA graph to a GPU, per launch of it; 0 unless `replays` is set."""
     return max(map(len, _driven(launch, nodes))) / launch.replays if launch.replays else 0.0
 
 
 def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
-    """Return the ranks of each process; default: one rank per process. Raises RefusedError if a node has fewer."""
+    """Return the ranks that each process drives (default: one). Raises RefusedError if a node has fewer."""
     of_node = defaultdict[Hashable, list[int]](list)
     for rank, node in enumerate(nodes):
         of_node[node].append(rank)

@@ -97,7 +97,7 @@ class Errors(Model):
 
 
 class Series(Model):
-    """Rows that differ in size only. `setting` stands for everything else that decides a time: see `fingerprint`."""
+    """Measured rows that differ in size only. `setting`: all else that decides a time, see `fingerprint`."""
 
     collective: str
     algorithm: str = "auto"
@@ -113,7 +113,7 @@ class Series(Model):
 
 
 class TableSource(Model):
-    """A measured table whose rows were used."""
+    """A measured table to which costs were fitted: its file and the number of rows."""
 
     file: str
     sha256: str
@@ -292,17 +292,17 @@ class Profile(Model):
     """Further tables to which some of its costs were fitted."""
 
     def serves(self, harness: str) -> bool:
-        """Return whether the profile's costs apply to a harness. All harnesses that call the library's collectives have
-        the same costs, except for the launch."""
+        """Return whether the profile's costs apply to measurements of a `harness`. All harnesses that call the
+        library's collectives have equal costs, except for the launch."""
         own = self.harness
         return own is None or harness == own or (own in OF_LIBRARY and harness in OF_LIBRARY)
 
     def knows(self, launch: Launch) -> bool:
-        """Return whether the profile has the costs of a way of launching."""
+        """Return whether the profile has the costs of this kind of launch, e.g. in a CUDA graph."""
         return (self.graph is not None or not launch.graph) and (self.host is not None or not launch.paced)
 
     def check_launch(self, launch: Launch) -> None:
-        """Raise InputError for a way of launching whose cost the profile lacks."""
+        """Raise InputError if the profile lacks the costs of this kind of launch."""
         if launch.graph and self.graph is None:
             raise wrong("launch.graph", _UNKNOWN.format(self.name, "in a CUDA graph"), _LEARN.format("graph=true"))
         if launch.paced and self.host is None:
@@ -318,11 +318,9 @@ class Profile(Model):
             )
 
     def judged_by(self, way: HostCosts | CudaGraphCosts | PullCosts | None) -> Self:
-        """Return the profile with the calibration record of a way of launching (`way`) in place of its own.
-
+        """Return the profile with another calibration record: the record of a kind of launch, given by its costs `way`.
         If `way` has no record, the profile's record stays, but covers no rows, because none was launched that way. It
-        stays whole if both were fitted together.
-        """
+        stays whole if both were fitted together."""
         if way is None:
             return self
         known, together = self.calibration, any(name.startswith(("host.", "graph.", "pull.")) for name in self.fitted)
@@ -331,16 +329,16 @@ class Profile(Model):
 
     @property
     def as_nccl(self) -> bool:
-        """Whether calls are simulated as NCCL's kernels (the profile has `kernels`), by one channel for all."""
+        """Whether the profile has costs of NCCL's `kernels`; calls are then simulated as NCCL runs them."""
         return self.kernels is not None
 
 
 @dataclass(frozen=True)
 class CostSetting:
-    """The costs of calls, from a profile or a fit.
+    """The costs by which calls are simulated, taken from a profile or tried by a fit.
 
-    `params` override the engine parameters of the scenario and its profile. `launch` is in ps; `graph` replaces it in a
-    CUDA graph. `links` has corrections of rated links by kind.
+    `params` override the engine parameters of the scenario and its profile. `launch` is in ps; in a CUDA graph `graph`
+    has the launch. `links` has corrections of rated links by kind.
     """
 
     params: Mapping[str, int] = field(default_factory=dict)
@@ -354,12 +352,13 @@ class CostSetting:
 
     @classmethod
     def of(cls, profile: Profile, params: Mapping[str, int] | None = None) -> Self:
-        """The costs of a profile."""
+        """Return the costs of a profile, with `params` as overrides."""
         own = profile.launch, profile.links, profile.kernels
         return cls(params or {}, *own, profile.host or HostCosts(), profile.graph, profile.pull, profile.transport)
 
     def efficiency(self, kind: str, network: Profile) -> float:
-        """The share of rated bandwidth that payload reaches on links of a kind, by these costs, else by `network`."""
+        """Return the share of rated bandwidth that payload reaches on links of a kind: by these costs, else by the
+        profile `network`."""
         scale = self.links.get(kind) or network.links.get(kind)
         return scale.efficiency if scale else 1.0
 
@@ -369,7 +368,7 @@ class CostSetting:
 
     @property
     def launched_free(self) -> Self:
-        """These costs without the launch, and without the extra launch time of many blocks (`grid`)."""
+        """These costs without any launch time: neither the launch nor the extra time to launch many blocks (`grid`)."""
         kernels = (self.kernels or Kernels()).model_copy(update={"grid": 0})
         return replace(self, launch=0, graph=None, kernels=kernels)
 
@@ -386,10 +385,8 @@ def shipped_profiles() -> dict[str, Path]:
 
 
 def find_profile(name: str) -> Path:
-    """Return the file of a shipped profile, or the path itself; for `GPUS+TRANSPORT`, the file of GPUS.
-
-    Raises ValueError with the nearest name.
-    """
+    """Return the file of a shipped profile, or the path of the user's own file. For `GPUS+TRANSPORT` return the file of
+    GPUS. Raises ValueError with the nearest name."""
     if name in _SHIPPED:
         return _SHIPPED[name]
     if _is_own(name):
@@ -403,7 +400,7 @@ def find_profile(name: str) -> Path:
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a name is the path of a user's file, which may contain `+`."""
+    """Return whether a profile's name is the path of a user's file; such a path may contain `+`."""
     return input_files.names_yaml(name) and input_files.is_file(Path(name))
 
 
@@ -414,10 +411,8 @@ def transport_of(name: str) -> str | None:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the files from which a profile gets its values: its own, those that it is `like`, and its transport's.
-
-    Raises the errors of `load_network`.
-    """
+    """Return the files from which a profile gets its values: its own file, and those of the profile that it is `like`
+    and of its transport. Raises the errors of `load_network`."""
     files, profile = [find_profile(name)], load_network(name)
     while profile.like:
         files, profile = [*files, find_profile(profile.like)], load_network(profile.like)
@@ -426,7 +421,7 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """Return the fix for a name with a machine's name in it, such as `nccl-h100`: the machine's profile; else None."""
+    """Return the fix for a profile's name with a machine's name in it (`nccl-h100`): the machine's profile."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile
@@ -478,8 +473,8 @@ def _parsed(text: str, source: str) -> Profile:
 
 
 def _with_inherited(tree: Node) -> Node:
-    """Add inherited values to a profile's tree: `kernels` of the profile that it is `like`, and missing transport costs
-    of its `family`. Raises InputError if `like` is no shipped profile or has no `kernels`."""
+    """Add inherited values to the tree of a profile's file: the `kernels` of the profile named by `like`, and missing
+    transport costs from its `family`. Raises InputError if `like` is no shipped profile or has no `kernels`."""
     return _of_like(_of_family(tree))
 
 
@@ -535,7 +530,7 @@ def described_transport(name: str) -> str:
 
 
 def params_as_written(params: Params) -> dict[str, object]:
-    """Return parameters as texts for the key `model` of a profile, exactly, without those equal to `one-port`."""
+    """Return engine parameters as exact texts for the key `model` of a profile, without those equal to `one-port`."""
     plain = Params()
     given = {name: value for name, value in vars(params).items() if value != getattr(plain, name)}
     return {name: _SPELT[name](value) if name in _SPELT else value for name, value in given.items()}

@@ -16,7 +16,8 @@ UNFITTED: Final = "one-port"  # the profile of machines without a fitted one
 
 
 def check_gpus(profile: Profile, system: SystemFile | None) -> None:
-    """Raise InputError for a profile of other GPUs, or of GPUs with other links; the message names fitting profiles."""
+    """Raise InputError if the profile is for other GPUs, or GPUs with other links; the message names fitting
+    profiles."""
     if system is None:
         return
     if system.gpu and profile.transport and profile.kernels is None:
@@ -31,10 +32,8 @@ def check_gpus(profile: Profile, system: SystemFile | None) -> None:
 
 
 def check_named(system: SystemFile, tree: Node) -> None:
-    """Raise InputError, with the place in the file, if a machine's file names an unknown profile.
-
-    Both its profiles are checked: that of the GPUs, which bounds always need, and that of the NICs.
-    """
+    """Raise InputError, with the place in the file, if a machine's file names an unknown profile. Both profiles in the
+    file are checked: the profile of the GPUs, which bounds always need, and the profile of the NICs."""
     nic = system.nic.profile if system.nic else None
     for part, name in ((tree, system.profile), (tree.get("nic"), nic)):
         if name and part and (written := part.get("profile")):
@@ -45,13 +44,14 @@ def check_named(system: SystemFile, tree: Node) -> None:
 
 
 def profile_of(system: SystemFile) -> str | None:
-    """Return the profile that a system's file names, or the only shipped profile for its GPUs; else None."""
+    """Return the profile that a system's file names, else the only shipped profile for its GPUs, else None."""
     serving = [] if system.profile else _serving(system)
     return system.profile or (serving[0] if len(serving) == 1 else None)
 
 
 def own_profile(spec: TopologySpec | None) -> str:
-    """Return a scenario's default profile: that of the machine's file, else one fitted to its GPUs, else `one-port`."""
+    """Return the default profile for a topology: the one its machine's file names, else one fitted to its GPUs, else
+    `one-port`."""
     return ((system := system_of(spec)) and profile_of(system)) or UNFITTED
 
 
@@ -64,7 +64,7 @@ def system_of(spec: TopologySpec | None) -> SystemFile | None:
 
 
 def _serving(system: SystemFile) -> list[str]:
-    """Return the shipped profiles for a system's GPUs: those for its compute capability if any, else for all."""
+    """Return the shipped profiles for a system's GPUs: for their compute capability, if any, else for all."""
     if system.gpu is None:
         return []
     known = {name: load_network(name) for name in shipped_profiles()}
@@ -90,7 +90,7 @@ def _mismatch(profile: Profile, system: SystemFile) -> str | None:
 
 
 def peak_of(system: SystemFile) -> str | None:
-    """Return the name of a machine's GPUs in `workload.models.gpus`, which has their peak; None if it is not there."""
+    """Return the key under which `workload.models.gpus` has the peak speed of a machine's GPUs; else None."""
     model = system.gpu.model.partition(" ")[0].lower() if system.gpu else ""
     from simcoll.workload.models import gpus  # only workloads ask
 

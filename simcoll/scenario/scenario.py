@@ -66,10 +66,8 @@ NATURAL_LISTS: Final = frozenset(
 
 
 def algorithm_for(collective: str | None, spec: str) -> str:
-    """Return the value of the key `algorithm` in the registry's spelling.
-
-    `spec` is the file of a schedule, one of CHOSEN, or a name of NCCL's or the registry's. Raises ValueError otherwise.
-    """
+    """Return the value of the key `algorithm` in the registry's spelling. `spec` is the file of a schedule, one of
+    CHOSEN, or a name of NCCL's or the registry's. Raises ValueError otherwise."""
     if schedule_json.is_file(spec):
         _check_schedule(spec, collective)
         return spec
@@ -104,7 +102,7 @@ def _every_algorithm() -> set[str]:
 
 @contextlib.contextmanager
 def _first_mistake() -> Iterator[None]:
-    """Convert an InputError into the ValueError that a validator raises, with its first mistake, without the key."""
+    """Convert an InputError in the context into the ValueError that a validator must raise, with its first mistake."""
     try:
         yield
     except InputError as error:
@@ -113,7 +111,7 @@ def _first_mistake() -> Iterator[None]:
 
 
 def machine_named(name: str) -> dict[str, Any]:
-    """Convert a text at the key `topology` (a file, a shipped system, or keys in braces) into a mapping."""
+    """Convert a text at the key `topology` (a file, a shipped system's name, or keys in braces) into a mapping."""
     if name.startswith("{"):
         return dict(yaml_tree.parse(name, "topology").plain())
     return {"file" if input_files.names_yaml(name) else "system": name}
@@ -453,12 +451,13 @@ class Scenario(Model):
 
     @property
     def striking(self) -> tuple[Fault, ...]:
-        """The faults of the undisturbed run. Empty with replications, because each replication draws its own faults."""
+        """The faults that strike the single undisturbed run. Empty with replications, because each replication draws
+        its own faults."""
         return () if self.replications else self.faults
 
     @property
     def in_buckets(self) -> bool:
-        """Whether a collective is cut into several calls."""
+        """Whether the collective is cut into buckets, i.e. several calls."""
         return not self.workload and self.measure.harness == "library" and self.measure.buckets > 1
 
     def files(self) -> list[Path]:
@@ -472,7 +471,7 @@ class Scenario(Model):
         return [*([topology] if topology else []), *dict.fromkeys(profiles), *schedule]
 
     def contents(self) -> str:
-        """Return the contents of these files, joined. If they change, results may change."""
+        """Return the contents of `files`, joined. If they change, the results may change."""
         return "\0".join(input_files.text_of(path) for path in self.files() if input_files.is_file(path))
 
     def params(self) -> Params:

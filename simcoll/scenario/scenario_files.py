@@ -48,8 +48,8 @@ class Point:
     replicas: tuple[int, int] | None = None
 
     def placed(self, diagnostic: Diagnostic) -> Diagnostic:
-        """Return the diagnostic with the place in the file of the key that it names. A diagnostic without a key gets
-        the place of the topology."""
+        """Return the diagnostic with the place of its key in the scenario file. Without a key it gets the place of the
+        topology."""
         if diagnostic.place:
             return diagnostic
         path = diagnostic.path or "topology"
@@ -59,7 +59,7 @@ class Point:
 
     @contextmanager
     def placing(self) -> Iterator[None]:
-        """A context in which InputErrors get the places of their keys in the file."""
+        """Return a context in which InputErrors that pass get the places of their keys in the scenario file."""
         try:
             yield
         except InputError as error:
@@ -93,7 +93,7 @@ _OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as 
 
 
 def find_scenario(name: str) -> Path:
-    """Return the path as given, or the file of a shipped scenario (with or without `.yaml`). Raises InputError."""
+    """Return the path as given, or the file of a shipped scenario, whose name may lack `.yaml`. Raises InputError."""
     path = Path(name)
     known, stem = shipped_scenarios(), path.name.removesuffix(".yaml")
     shipped = stem in known and path.parent in (Path(), Path("scenarios"))
@@ -131,10 +131,8 @@ def read_scenario(name: str, mistakes: list[Diagnostic] | None = None) -> Node:
 
 
 def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
-    """The points of a scenario: of a file, of a shipped scenario, or of a collective by name.
-
-    `options` are assignments as of `--set`; without a name they say all. Raises InputError with every mistake.
-    """
+    """Return the points of a scenario, by its file's path, a shipped scenario's name, or a collective's name. `options`
+    are assignments as for `--set`; without a name they give all keys. Raises InputError with every mistake."""
     if name is None:
         if not options:
             raise InputError("no scenario is given", "name one, or give all keys with --on SYSTEM and --set PATH=VALUE")
@@ -148,10 +146,8 @@ def load(name: str | None, options: Sequence[str] = ()) -> list[Point]:
 
 
 def points(tree: Node, options: Sequence[str] = (), mistakes: list[Diagnostic] | None = None) -> list[Point]:
-    """Return the points of a scenario that is given as a tree with places.
-
-    Raises InputError with every mistake, including the `mistakes` found while the tree was read.
-    """
+    """Return the points of a scenario that is given as a tree with places. Raises InputError with every mistake,
+    including the `mistakes` found while the tree was read."""
     tree = _assigned(tree, options)
     if not isinstance(tree.value, dict):
         raise InputError("a scenario is a mapping", "write key: value lines", tree.place)
@@ -183,10 +179,8 @@ def names_collective(name: str) -> bool:
 
 
 def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
-    """Return the points of a collective that is named on the command line.
-
-    Raises InputError with every mistake. For a missing key the message names the option, e.g. `--size`.
-    """
+    """Return the points for a collective that the user named on the command line. Raises InputError with every mistake.
+    For a missing key the message names the option, e.g. `--size`."""
     tree = _assigned(tree, options)
 
     def missing(key: str) -> bool:
@@ -229,7 +223,7 @@ def _all_collectives(tree: Node) -> Node:
 
 
 def _expanded(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> list[Point]:
-    """Return the points of scenarios; `algorithm: all` gives one for each algorithm. Equal points count once."""
+    """Return the points of scenarios. `algorithm: all` gives a point for each algorithm. Equal points count once."""
     expanded: dict[str, Point] = {}
     machines: dict[int, TopologySpec] = {}  # by node of the tree: points with one machine share its keys
     for scenario, tree, varied in zip(scenarios, trees, differences(trees), strict=True):
@@ -251,7 +245,7 @@ def _every_algorithm_of(scenario: Scenario) -> Sequence[str]:
 
 
 def _places(tree: Node, above: str = "") -> dict[str, Place]:
-    """Return the place of every key, by dotted path."""
+    """Return for every key of the tree, as a dotted path, its place in the file."""
     places: dict[str, Place] = {}
     for key, child in tree.value.items():
         places[f"{above}{key}"] = child.place
@@ -260,7 +254,7 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """Return the topology of `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
+    """Return the topology for `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes

@@ -56,7 +56,7 @@ def _variants(tree: Node, natural: frozenset[str], path: str, errors: list[Diagn
 
 
 def differences(trees: Sequence[Node]) -> list[dict[str, object]]:
-    """Return for each tree a dictionary, by dotted path, of the values in which the trees differ."""
+    """Return for each tree a dictionary of the values in which the trees differ, by dotted path."""
     leaves = [dict(_leaves(tree, "")) for tree in trees]
     paths = dict.fromkeys(path for of_tree in leaves for path in of_tree)
     varied = [path for path in paths if len({repr(of_tree.get(path)) for of_tree in leaves}) > 1]

@@ -63,7 +63,7 @@ class Jitter(Model):
     """Standard deviation of the logarithm of the factor."""
 
     def draw(self, rng: "np.random.Generator", count: int) -> NDArray[np.float64]:
-        """Draw `count` factors."""
+        """Draw `count` random factors."""
         return np.exp(self.sigma * rng.standard_normal(count))
 
 
@@ -122,7 +122,7 @@ class Variability(Model):
 
 @dataclass(frozen=True)
 class Drawn:
-    """The random draws of one replication for some `causes`; each cause draws independently of the others."""
+    """The random draws of one replication. Only `causes` are drawn; each cause draws independently of the others."""
 
     spec: Variability
     seed: int
@@ -164,12 +164,12 @@ class Drawn:
         return self._rng("ecmp")
 
     def felt(self) -> tuple[str, ...]:
-        """Return the causes with an effect in this replication."""
+        """Return the causes of variability with an effect in this replication."""
         could = {"slow": self.spec.slow, "slow_links": self.spec.slow_links, "faults": self.faults}
         return tuple(cause for cause in self.causes if cause not in could or self._happened(cause, could[cause]))
 
     def happened(self) -> list[Any]:
-        """Return the faults that happen in this replication."""
+        """Return the faults that happen in this replication, drawn by their `probability`."""
         return self._happened("faults", self.faults)
 
     def _happened(self, cause: str, could: Sequence[Any]) -> list[Any]:

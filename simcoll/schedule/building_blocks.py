@@ -40,7 +40,7 @@ def ring_all_gather(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
 
 
 def _around(ranks: ArrayLike, slots: ArrayLike, lag: int, reduce: bool) -> Iterator[StepPattern]:
-    """Yield m−1 steps; in step s, position i sends shard i − lag − s to the next position. One `Repeat` if possible."""
+    """Yield m−1 steps, as one `Repeat` if possible. In step s, position i sends shard i − lag − s to i+1."""
     groups = _groups(ranks)
     shards, m = _shards(slots, groups), groups.shape[1]
     i = np.arange(m)
@@ -64,7 +64,7 @@ def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
 
 
 def grid_reduce_scatter(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
-    """Yield rings along the last axis of a grid of ranks, then along the one before, and so on.
+    """Yield ring reduce-scatters along the last axis of a grid of ranks, then along the axis before it, and so on.
 
     `chunks` has the shape of the grid: each rank ends with its own chunk reduced.
     """
@@ -73,16 +73,16 @@ def grid_reduce_scatter(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
 
 
 def grid_all_gather(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
-    """Yield rings along the first axis of a grid of ranks, then along the next: each rank starts with its own chunk."""
+    """Yield ring all-gathers along each axis of a grid of ranks, in order; each rank starts with its own chunk."""
     for axis in range(grid.ndim):
         yield from ring_all_gather(*rings_along(grid, chunks, axis))
 
 
 def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
-    """Return the rings along one axis, (rings, m), and the slots of their shards, (rings, m, w).
+    """Return the rings along one axis of a grid of ranks, (rings, m), and the slots of their shards, (rings, m, w).
 
-    Rings of inner axes come first. So a rank still has only chunks with its own coordinates on all inner axes.
-    A shard joins the chunks of all outer coordinates.
+    Rings of inner axes run first. So at that time a rank only has chunks with its own coordinates on all inner axes. A
+    shard contains the chunks of all outer coordinates.
     """
     outer, m = int(np.prod(grid.shape[:axis])), grid.shape[axis]
     ranks = grid.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
@@ -92,7 +92,8 @@ def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
 
 
 def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> Iterator[StepPattern]:
-    """Swap whole buffers of w slots (`slots` (rings, w)) among `radix` ranks at distance 1, radix, radix², ….
+    """Yield steps in which `radix` ranks at distance 1, radix, radix², … swap whole buffers of w slots (`slots` (rings,
+    w)).
 
     The last round may have fewer ranks than `radix`. If the product of the rounds is less than m, surplus ranks send
     their buffers to a neighbour first and get the result last, as in MPI libraries.
@@ -115,7 +116,7 @@ def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> 
 
 
 def _rounds(m: int, radix: int) -> list[int]:
-    """Return how many ranks swap in each round: `radix` as often as m allows, then the quotient that is left.
+    """Return for each round how many ranks swap buffers: `radix` as often as m allows, then the remaining quotient.
 
     >>> _rounds(8, 4), _rounds(7, 2)
     ([4, 2], [2, 2])
@@ -222,12 +223,13 @@ def _heights(parent: Ranks) -> Ranks:
 
 
 def binary_heap(n: int) -> Ranks:
-    """Return the parents in a binary heap of n nodes: (i−1)//2, and −1 for node 0."""
+    """Return the parents of n nodes in a binary heap: (i−1)//2 for node i, and −1 for node 0."""
     return (np.arange(n) - 1) // 2
 
 
 def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
-    """Yield log2 p steps over p = 2^k ranks, the longest distance first; slot b ends reduced at `core[owner[b]]`."""
+    """Yield log2 p steps of a recursive-halving reduce-scatter over p = 2^k ranks, the longest distance first. Slot b
+    ends reduced at rank `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = len(core) // 2
     while distance:
@@ -237,7 +239,8 @@ def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
 
 
 def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
-    """Yield log2 p steps over p = 2^k ranks, the shortest distance first; slot b starts at `core[owner[b]]`."""
+    """Yield log2 p steps of a recursive-doubling all-gather over p = 2^k ranks, the shortest distance first. Slot b
+    starts at rank `core[owner[b]]`."""
     apart = np.arange(len(core))[:, None] ^ owner
     distance = 1
     while distance < len(core):
@@ -247,7 +250,7 @@ def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
 
 
 def peers(n: int) -> tuple[Ranks, Ranks]:
-    """Return every rank r, (n, 1), and all other ranks in the order r+1, r+2, … (mod n), (n, n−1).
+    """Return all ranks r, (n, 1), and for each r all other ranks in the order r+1, r+2, … (mod n), (n, n−1).
 
     >>> peers(3)[1].tolist()
     [[1, 2], [2, 0], [0, 1]]
@@ -262,7 +265,7 @@ def lowest_bit(number: Ranks) -> Ranks:
 
 
 def highest_bit(number: Ranks) -> Ranks:
-    """Return the largest power of two not above each number; numbers from 1."""
+    """Return for each number, from 1 on, the largest power of two that is not above it."""
     return np.int64(1) << (np.frexp(number)[1] - 1).astype(np.int64)
 
 
@@ -276,5 +279,5 @@ def power_of_two(n: int) -> bool:
 
 
 def several(n: int) -> bool:
-    """Return whether there is more than one rank."""
+    """Return whether n ranks are more than one."""
     return n > 1

@@ -62,7 +62,7 @@ class Collective:
     turns: Literal["ranks", "blocks", ""] = ""
 
     def table(self, held: Held, n: int, n_chunks: int, root: int = 0, slots: Numbers | None = None) -> Numbers:
-        """Return the contents that `held` (`before` or `after`) gives every rank in some slots (default: all).
+        """Return what each rank holds in some slots (default: all) according to `held`, which is `before` or `after`.
 
         int64 (n, slots, 2): the rank whose value a slot holds (or NOTHING, ALL), and the block of that value.
         """
@@ -89,7 +89,7 @@ class Collective:
 
 
 def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, blocks: int) -> NDArray[np.int64]:
-    """Return the sizes of a buffer's chunks: one row for all ranks, or one a rank when weights differ by rank.
+    """Return the bytes of a buffer's chunks, (chunks,); if weights differ by rank, a row for each rank, (n, chunks).
 
     A buffer is first cut into the contract's blocks (one a rank, for most), and each block into equal chunks.
     """
@@ -110,9 +110,9 @@ def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, bloc
 
 
 def _held(whose: Literal["own", "root", "all", "block"], where: Literal["", "root", "next", "block"] = "") -> Held:
-    """Return a function that says what ranks hold: a rank's own value, the root's, the reduction of all, or in each
-    block the value of the block's rank. They hold it everywhere, or only at the root, at the rank behind the root, or
-    in each rank's own block."""
+    """Return a function that says which values ranks hold in their slots, for `Collective.before` or `after`. `whose`:
+    a rank's own value, the root's, the reduction of all, or in each block the value of the block's rank. `where`:
+    everywhere, only at the root, at the rank behind the root, or in each rank's own block."""
 
     def held(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
         block = slot // max(1, k // n)
@@ -126,7 +126,7 @@ def _held(whose: Literal["own", "root", "all", "block"], where: Literal["", "roo
 
 
 def _transposed(rank: Numbers, slot: Numbers, n: int, k: int, root: int) -> tuple[ArrayLike, ArrayLike]:
-    """Block s of rank r is block r of rank s."""
+    """Return the contents after an all-to-all: block s of rank r is what was block r of rank s."""
     each = max(1, k // n)
     return slot // each, rank * each + slot % each
 
@@ -186,7 +186,8 @@ def collective(name: str) -> Collective:
 def contracts(
     schedule: AnySchedule, which: Literal["before", "after"], slots: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return `Collective.table` for all groups, with global rank numbers: (n, slots, 2); `slots`: default all."""
+    """Return the table of contents (`Collective.table`) of all groups together, with ranks numbered over all groups:
+    (n, slots, 2). Default of `slots`: all."""
     contract = collective(schedule.collective)
     table = np.full((schedule.n, schedule.n_chunks if slots is None else len(slots), 2), NOTHING, np.int64)
     for group in schedule.groups:
@@ -200,7 +201,8 @@ def contracts(
 
 
 def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict[int, list[slice]]:
-    """Return for every rank of a group the range of each slot in its buffer of `elements`, defined or not.
+    """Return for every rank of a group the range of elements of each slot in its buffer of `elements`, also of
+    undefined slots.
 
     Raises ValueError if the weights have the wrong shape.
     """
@@ -216,7 +218,7 @@ def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict
 
 
 def promised(schedule: Schedule, rank: int) -> list[int]:
-    """Return the slots of a rank that belong to the collective's result."""
+    """Return the slots of a rank that must hold a part of the collective's result at the end."""
     return np.flatnonzero(contracts(schedule, "after")[rank, :, 0] != NOTHING).tolist()
 
 

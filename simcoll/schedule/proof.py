@@ -32,9 +32,9 @@ MOST_BYTES: Final = 1 << 26  # of the state of the chunks that are proved at a t
 
 
 def prove(source: AnySchedule, reading: Proof = "full") -> None:
-    """Check a schedule, or a stream, against its collective's contract.
+    """Check a schedule, or a stream of steps, against its collective's contract.
 
-    Raises ScheduleError naming the step, rank and chunk of the first thing wrong, what was expected and what is there.
+    Raises ScheduleError with the step, rank and chunk of the first mistake, the expected content and the content found.
 
     >>> from simcoll import build
     >>> prove(build("all_reduce", "ring", 4))
@@ -51,7 +51,7 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
 
 
 class Places:
-    """Numbers (participant, slot) pairs, called places: of all slots, or of the `chosen` chunks."""
+    """Numbers (participant, slot) pairs; the numbers are called places. They cover all or the `chosen` chunks."""
 
     def __init__(self, source: AnySchedule, chosen: Numbers | None):
         slots = np.arange(source.n_slots) if chosen is None else chosen
@@ -83,7 +83,8 @@ NumberedStep = tuple[int, Step, Numbers, Numbers]  # step number, rows, the plac
 
 
 def _portions(source: AnySchedule, nbytes: int) -> Iterator[Numbers | None]:
-    """Yield sets of chunks to prove together, within MOST_BYTES; None: all at once. A place takes `nbytes`."""
+    """Yield sets of chunks to prove together so that memory stays within MOST_BYTES; None means all chunks at once.
+    Each place (participant and slot) takes `nbytes`."""
     if not _keeps_chunks(source):
         yield None
         return
@@ -102,7 +103,7 @@ def _keeps_chunks(source: AnySchedule) -> bool:
 
 
 def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers, Step]]:
-    """Yield the rows that carry the `chosen` chunks, some steps at a time, with the number of each row's step."""
+    """Yield the transfers (rows) that carry the `chosen` chunks, some steps at a time, with each row's step number."""
     number = 0
     wanted = np.zeros(source.n_slots, np.bool_)
     wanted[slice(None) if chosen is None else chosen] = True
@@ -117,7 +118,7 @@ def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers
 
 
 def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[NumberedStep]:
-    """Yield the numbered steps one by one."""
+    """Yield each step by itself, with its number, its rows, and the places that the rows read and write."""
     for numbers, rows in _rows(source, chosen):
         yield from _by_step(numbers, rows, *_ends(rows, places))
 
@@ -129,12 +130,13 @@ def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Ite
 
 
 def _ends(rows: Step, places: Places) -> tuple[Numbers, Numbers]:
-    """Return the places that rows read, and the places that they write."""
+    """Return the places (numbers of participant and slot) that rows read, and the places that they write."""
     return places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
 
 
 def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """Split the rows of one step into rounds that write no place twice; writes of one place keep their index order."""
+    """Split the rows of one step into rounds, each of which writes every place at most once. Writes of one place keep
+    their order."""
     if len(write) == 1:
         return [np.zeros(1, np.intp)]
     if all_differ(write):
@@ -245,7 +247,7 @@ def _complaint(source: AnySchedule, rank: int, slot: int) -> str:
 
 
 def _described(block: int, once: NDArray[np.uint8], more: NDArray[np.uint8] | None) -> str:
-    """Return contents in words: `chunk 2 of ranks 0, 1, 3 (1 twice)`."""
+    """Return the contents of a slot in words, e.g. `chunk 2 of ranks 0, 1, 3 (1 twice)`."""
     if block == NOTHING:
         return "nothing"
     if block == _MIXED:
@@ -288,7 +290,7 @@ def _check_fingerprints(source: AnySchedule, chosen: Numbers | None) -> None:
 
 
 def _played(state: NDArray[np.uint64], numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> bool:
-    """Apply some steps to `state`; return False if a row reads an empty place."""
+    """Apply some steps to the contents `state`. Return False if a row reads an empty place."""
     if (np.diff(numbers) > 0).all():  # one row a step, as of a chunk on a ring: plain numbers take a tenth of the time
         held = state.data
         for source, place, adds in zip(read.tolist(), write.tolist(), rows.reduce.tolist(), strict=True):

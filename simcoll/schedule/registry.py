@@ -27,8 +27,8 @@ Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2,
 
 @dataclass(frozen=True)
 class Request:
-    """What an algorithm is asked for: the number of ranks `n`, the `root`, the `groups` of ranks, the number of
-    switches that can reduce (`agents`), and the values of its `options`.
+    """The request that an algorithm answers with steps: the number of ranks `n`, the `root`, the `groups` of ranks, the
+    number of switches that can reduce (`agents`), and the values of its `options`.
 
     >>> request = Request(n=4, root=1)
     >>> [rank for rank in range(request.n) if rank != request.root]
@@ -65,7 +65,7 @@ def flat(group: int | Groups) -> list[int]:
 
 
 def _shape(groups: int | Groups) -> str:
-    """Return the sizes of nested groups: `[[2, 3], [2, 2]]`."""
+    """Return the sizes of nested groups as text, e.g. `[[2, 3], [2, 2]]`."""
     if isinstance(groups, int) or all(isinstance(part, int) for part in groups):
         return "1" if isinstance(groups, int) else str(len(groups))
     return f"[{', '.join(_shape(part) for part in groups)}]"
@@ -94,13 +94,13 @@ class AnyNumber(tuple[str, ...]):
 
 
 def one_chunk(request: Request) -> int:
-    """Return 1, the number of chunks of a buffer that is not cut."""
+    """Return 1: the number of chunks of a buffer that the algorithm does not cut."""
     return 1
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A registered algorithm; `register` describes the fields."""
+    """A registered algorithm: its function and properties. `register` describes the fields."""
 
     collective: str
     name: str
@@ -122,7 +122,7 @@ class Algorithm:
 
     @property
     def help(self) -> str:
-        """The first line of the function's docstring."""
+        """The first line of the docstring of the algorithm's function."""
         return (inspect.getdoc(self.steps) or "").split("\n", 1)[0]
 
     def stream(self, request: Request, label: str = "") -> StreamedSchedule:
@@ -164,8 +164,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Convert any error in a user's algorithm into a ScheduleError with the algorithm's name and `file:line`: the
-        line that raised, or the line of the function whose schedule is wrong."""
+        """Return a context in which any error of a user's algorithm becomes a ScheduleError with the algorithm's name
+        and `file:line`: the line that raised, or the line of the function whose schedule is wrong."""
         if self.shipped:
             yield
             return
@@ -189,12 +189,12 @@ ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 
 
 def around(request: Request) -> Rotation:
-    """Return the symmetry of schedules with one chunk a rank: a shift of all ranks and chunks by one."""
+    """Return the symmetry of schedules with one chunk per rank: a shift of all ranks and chunks by one."""
     return Rotation(1, 1, request.n)
 
 
 def around_by_groups(request: Request) -> Rotation:
-    """Return the symmetry of schedules with one chunk a rank and equal groups: a shift of all ranks and chunks by one
+    """Return the symmetry of schedules with one chunk per rank and equal groups: a shift of all ranks and chunks by one
     group."""
     size = len(request.two_levels()[0])
     return Rotation(size, size, request.n)
@@ -253,7 +253,7 @@ _SPEC: Final = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(?:\((.*)\))?\s*")
 
 
 def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
-    """Return the entry and the options that a spec such as `ring` or `hierarchical(across=tree)` names.
+    """Return the registered algorithm and its options for a text such as `ring` or `hierarchical(across=tree)`.
 
     Raises InputError for an unknown collective, algorithm, option or value.
     """

@@ -52,7 +52,7 @@ ROW_BYTES: Final = 21  # bytes of a transfer in a table: five int32 and a bool
 
 
 class _Named:
-    """Fields that stored and streamed schedules have in common."""
+    """The fields that stored schedules (`Schedule`) and streamed schedules (`StreamedSchedule`) have in common."""
 
     collective: str
     algorithm: str
@@ -180,7 +180,7 @@ class Schedule(_Named):
 
     @cached_property
     def most_of_a_pair(self) -> int:
-        """The largest number of transfers from one participant to another."""
+        """The largest number of transfers between any sender and receiver."""
         pairs = self.src.astype(np.int64) * self.participants + self.dst
         return min(1, len(pairs)) if all_differ(pairs) else int(np.unique(pairs, return_counts=True)[1].max())
 
@@ -230,7 +230,8 @@ class Schedule(_Named):
         return (slice(a, b) for a, b in itertools.pairwise(edges))
 
     def on(self, members: Sequence[int], world: int) -> Schedule:
-        """The same schedule for `members` of a larger `world` of ranks. Agents get numbers after all ranks."""
+        """Return the schedule for the ranks `members` of a larger `world` of ranks: rank i becomes `members[i]`. Agents
+        get numbers after all ranks."""
         if len(members) != self.n or len(set(members)) != self.n or not all(0 <= m < world for m in members):
             raise ScheduleError(f"{self.name}: needs {self.n} different members below {world}, not {list(members)}")
         to = np.asarray([*members, *range(world, world + self.agents)], dtype=np.int32)
@@ -255,7 +256,7 @@ class StreamedSchedule(_Named):
     rotation: Rotation | None = None
 
     def parts(self) -> Iterator[StepPattern]:
-        """Return an iterator over steps and repeats, with rows in schedule order; short streams cache them."""
+        """Return an iterator over steps and repeats, with rows in schedule order. Short streams are cached."""
         return iter(self._held) if self._held is not None else map(self._checked, self.make())
 
     @property
@@ -290,7 +291,7 @@ class StreamedSchedule(_Named):
 
     @property
     def rows(self) -> int:
-        """Number of rows in memory."""
+        """Number of rows that the stream keeps in memory."""
         return sum(part.rows for part in self._held or ())
 
     @cached_property

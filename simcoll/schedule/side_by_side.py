@@ -34,8 +34,8 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
 
 
 def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
-    """Return a schedule with one copy of `schedule` for each order, in which rank `order[r]` takes the place of rank r.
-    Agents are permuted likewise, but keep their places if an order has ranks only.
+    """Return one schedule that runs a copy of `schedule` for each order; in a copy rank `order[r]` takes the place of
+    rank r. Agents are permuted likewise, but keep their places if an order has ranks only.
 
     Every block of the buffer is cut into one part per copy; a copy moves its own part of each block. If the contract
     has a block for each rank, blocks are permuted with their ranks. An order must leave the root in its place, and for
@@ -65,7 +65,7 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
 
 
 def _parts(schedule: Schedule) -> int:
-    """Return the number of chunks of a block."""
+    """Return the number of chunks per block of the collective's contract."""
     return schedule.n_chunks // collective(schedule.collective).blocks(schedule.n)
 
 
@@ -82,7 +82,8 @@ def turns(n: int) -> list[Order]:
 
 
 def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
-    """Return an order for each cyclic shift of the groups; it moves the ranks of a group and the group's agent.
+    """Return for each cyclic shift of the groups the order that moves all ranks of a group, and its agent, to another
+    group.
 
     >>> of_groups([[0, 1], [2, 3]])
     [(0, 1, 2, 3, 4, 5), (2, 3, 0, 1, 5, 4)]
@@ -99,7 +100,7 @@ def of_groups(groups: Sequence[Sequence[int]]) -> list[Order]:
 
 
 def paths(n: int) -> list[Order]:
-    """Return paths through all ranks. Together they contain every ordered pair of neighbours equally often, and begin
+    """Return paths through all n ranks. Together they contain every ordered pair of neighbours equally often, and begin
     and end at each rank equally often. For even n they are the n shifts of a zigzag, 0, 1, −1, 2, −2, … (mod n), for
     odd n also their reverses.
 

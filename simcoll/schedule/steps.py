@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
     @property
     def first(self) -> Step:
-        """The step itself. (A `Repeat` has a property of this name: the first of its steps.)"""
+        """The step itself, so that a step can be used like a `Repeat`, whose `first` is the first of its steps."""
         return self
 
     @property
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
     @property
     def transfers(self) -> int:
-        """Number of transfers, as `rows`. (In a `Repeat` the two differ.)"""
+        """Number of transfers, equal to `rows`. (In a `Repeat` the two numbers differ.)"""
         return len(self.src)
 
     @property
@@ -53,9 +53,9 @@ class Step(NamedTuple):
         return 1
 
     def in_order(self) -> Step:
-        """Return the step with its rows sorted: first the first row of every sender, then the second row of every
-        sender, and so on. Engines take rows in this order, which is roughly the order in which they happen. The rows of
-        one sender keep their order."""
+        """Return the step with its rows sorted: the first row of every sender, then the second row of every sender, and
+        so on. Engines take rows in this order, which is roughly the order in which they happen. The rows of one sender
+        keep their order."""
         return _in_order(self, _sender_order(self.src))
 
 
@@ -95,7 +95,7 @@ class Repeat:
         return self.first._replace(src_slot=src_slot, dst_slot=dst_slot)
 
     def whole(self) -> Step:
-        """Return all rows of all steps, one step after the other."""
+        """Return one step's columns with all rows of all steps, one step after the other."""
         src_slot, dst_slot = self._slots(np.arange(self.times)[:, None])
         rows = Step._make(np.tile(column, self.times) for column in self.first)
         return rows._replace(src_slot=src_slot.ravel(), dst_slot=dst_slot.ravel())
@@ -106,7 +106,8 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """Return all rows, of any step, that send a `wanted` slot (a bool for each slot), and each row's step number.
+        """Return the rows of all steps that send a `wanted` slot, and the step number of each row. `wanted`: a bool per
+        slot.
 
         The step numbers never decrease.
         """
@@ -170,7 +171,8 @@ def singles(parts: Iterable[StepPattern]) -> Iterator[Step]:
 
 
 def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
-    """Run independent step sequences in parallel: step i of the result joins step i of every sequence that has one.
+    """Run independent sequences of steps in parallel: step i of the result contains step i of every sequence that is
+    long enough.
 
     Repeats of equal times, span and shift are joined into one Repeat.
     """
@@ -185,7 +187,7 @@ def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
 
 
 def _alike(known: Sequence[Sequence[StepPattern]]) -> bool:
-    """Return whether all parts are repeats, with equal `times`, `span` and `shift` in each sequence."""
+    """Return whether all parts are repeats, and the sequences have equal `times`, `span` and `shift` at each place."""
     turns = [
         [(part.times, part.span, part.shift) if isinstance(part, Repeat) else None for part in parts] for parts in known
     ]
@@ -201,7 +203,7 @@ def _step_by_step(iterators: Sequence[Iterator[Step]]) -> Iterator[Step]:
 
 
 def _sender_order(src: Ints) -> NDArray[np.intp]:
-    """Return the order of rows by (place in the sender's list, sender)."""
+    """Return the order of rows by position in the sender's list; rows at equal positions are ordered by sender."""
     counts = np.bincount(src)
     each = len(src) // max(1, len(np.flatnonzero(counts)))
     if (src[1:] >= src[:-1]).all() and counts.max(initial=0) == each:  # a table, which needs no sorting
@@ -232,7 +234,7 @@ class Rotation(NamedTuple):
     span: int
 
     def chunk(self, chunk: NDArray[Any]) -> NDArray[Any]:
-        """Return the chunks that chunks become under the shift."""
+        """Return the numbers that chunks get under the shift."""
         within = chunk % self.span
         turned: NDArray[Any] = chunk - within + (within + self.chunks) % self.span
         return turned
@@ -244,12 +246,13 @@ class Rotation(NamedTuple):
                 yield Rotation(ranks, self.chunks * (ranks // self.ranks) % self.span, self.span)
 
     def representatives(self, n_chunks: int) -> NDArray[np.int64]:
-        """Return one chunk of each orbit, i.e. of each set of chunks that the shift maps onto each other."""
+        """Return one chunk of each orbit. An orbit is a set of chunks that the shift maps onto each other."""
         chunks = np.arange(n_chunks)
         return chunks[chunks % self.span < math.gcd(self.chunks, self.span)]
 
     def holds(self, parts: Iterable[StepPattern], turns: str, n: int, n_chunks: int) -> bool:
-        """Return whether the shift leaves every part unchanged, and the contract, given its `Collective.turns`."""
+        """Return whether the shift leaves every part, and the contract, unchanged. `turns`: the contract's
+        `Collective.turns`."""
         if n_chunks % self.span:
             return False
         kept = {
@@ -277,7 +280,8 @@ class Rotation(NamedTuple):
         return once and all(map(np.array_equal, _sorted(step, n, n_chunks), _sorted(turned, n, n_chunks)))
 
     def _keeps_cycles(self, part: Repeat, n_chunks: int) -> bool:
-        """Return whether shifting a slot and advancing it in its `Repeat` cycle commute."""
+        """Return whether it makes no difference if a slot is first shifted and then moves on in its `Repeat` cycle, or
+        vice versa."""
         stride = math.gcd(part.shift, part.span)
         base, slots = part.base.astype(np.int64), (part.first.src_slot, part.first.dst_slot)
         starts = distinct([base * stride + (slot - base) % part.span % stride for slot in slots])
@@ -293,7 +297,7 @@ class Rotation(NamedTuple):
 
 
 def _sorted(step: Step, n: int, n_chunks: int) -> list[NDArray[Any]]:
-    """Return the rows sorted, encoded as one number each, or as two if one could overflow."""
+    """Return the rows of a step sorted, each encoded as one number, or as two if one number could overflow."""
     who = step.src.astype(np.int64) * n + step.dst
     data = (step.src_slot.astype(np.int64) * n_chunks + step.dst_slot) * 2 + step.reduce
     if n * n_chunks < 2**30:  # both make one number, which is quicker to sort

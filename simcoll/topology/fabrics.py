@@ -20,24 +20,24 @@ Leaves = dict[str, list[str]]  # the ports on each leaf switch
 
 @dataclass
 class FabricPlan:
-    """Devices with their attributes, and directed links, in the order of their later numbers."""
+    """The devices of a network with their attributes, and its directed links, in the order of their later numbers."""
 
     devices: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     links: list[tuple[str, str, Link]] = field(default_factory=list)
 
     def switch(self, name: str, level: int) -> str:
-        """Add a switch that belongs to no machine."""
+        """Add a switch of the fabric, which belongs to no machine."""
         self.devices.append((name, {"kind": "switch", "level": level}))
         return name
 
     def cable(self, u: str, v: str, link: Link) -> None:
-        """Join two devices, both ways."""
+        """Join devices `u` and `v` by a link in each direction."""
         self.links += ((u, v, link), (v, u, link))
 
 
 @dataclass(frozen=True)
 class FabricShape:
-    """The sizes of a fabric: the cable of a port, the latency between switches (ps), and the width of each level."""
+    """The sizes of a fabric: each port's `cable`, the latency between switches in ps, and devices per level."""
 
     cable: Link
     trunk_latency: int
@@ -49,7 +49,8 @@ class FabricShape:
     dims: Sequence[int] = ()
 
     def trunk(self, ports: int, parts: int = 1) -> Link:
-        """Return one of `parts` equal links; together they carry the bandwidth of `ports` cables / oversubscription."""
+        """Return the link for one of `parts` equal trunks, which together have the bandwidth of `ports` cables /
+        oversubscription."""
         bandwidth = Fraction(self.cable.bandwidth * ports) / self.oversubscription / parts
         return Link(max(1, round(bandwidth)), latency_ps=self.trunk_latency, kind="trunk")
 
@@ -63,9 +64,7 @@ def single_switch(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None
 
 def rail_optimised(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
     """Connect the NICs of one index in all machines (a rail) to a leaf switch, or to one for each `per_leaf` machines.
-
-    Spines join all leaves.
-    """
+    Spines join all leaves."""
     rails = max(map(len, machines))
     blocks = list(_blocks(machines, shape.per_leaf))
     leaves: Leaves = {}
@@ -80,7 +79,8 @@ def fat_tree(plan: FabricPlan, machines: Ports, shape: FabricShape) -> None:
     """Connect leaves of `per_leaf` machines to spines; with three levels, connect pods of leaves and spines to cores.
 
     A leaf's uplinks have the bandwidth of its cables divided by the oversubscription, split evenly over the spines. One
-    spine stands for many over which traffic spreads perfectly. A pod's uplinks carry those of all its leaves.
+    spine stands for many spines over which traffic spreads perfectly. A pod's uplinks have the bandwidth of the uplinks
+    of all its leaves.
     """
     leaves = {
         f"leaf{i}": list(itertools.chain.from_iterable(block))
@@ -97,7 +97,7 @@ def _blocks(machines: Ports, size: int) -> Iterator[Ports]:
 
 
 def _plug(plan: FabricPlan, leaves: Leaves, shape: FabricShape) -> int:
-    """Add the leaf switches with their cables; return the number of ports of a full leaf."""
+    """Add the leaf switches, and connect the machines' ports to them; return the number of ports on a full leaf."""
     for leaf, ports in leaves.items():
         plan.switch(leaf, 1)
         for port in ports:

@@ -1,8 +1,8 @@
 """The network that a run happens on: devices, and directed links between them.
 
-Devices have a `kind` (gpu, host, nvswitch, pcie_switch, cpu, nic, switch, …),
-may have a `node` (the index of the machine they sit in) and be `in_network` (a switch that can reduce and multicast);
-every link has a `Link`. Ranks are placed on GPUs, where there are any, and on hosts otherwise.
+Each device has a `kind` (gpu, host, nvswitch, pcie_switch, cpu, nic, switch, …). It may have a `node`, the index of its
+machine. It may be `in_network`: a switch that can reduce and multicast. Each link has a `Link` object with bandwidth
+and latency. Ranks run on GPUs, or on hosts if there are no GPUs.
 """
 
 from __future__ import annotations
@@ -97,12 +97,9 @@ class Topology:
         routing: RoutingPolicy | None = None,
         routes: Mapping[str, Sequence[str]] | None = None,
     ) -> Topology:
-        """Return a topology made from a copy of a networkx graph. An undirected edge becomes two links.
-
-        Every device needs a `kind`. Every edge needs a `link=Link(…)`, or `bandwidth` and `latency`. The attributes of
-        the graph may contain `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises
-        TopologyError.
-        """
+        """Return a topology made from a copy of a networkx graph. An undirected edge becomes two links. Every device
+        needs a `kind`. Every edge needs a `link=Link(…)`, or `bandwidth` and `latency`. The attributes of the graph may
+        contain `name`, `routing`, `routes`, and `gpu`, `nic`, … as topology files do. Raises TopologyError."""
         said = networkx_attributes.read(graph.graph)
         about = name or said.name, routing or said.routing or "shortest", said.routes if routes is None else routes
         return cls(Wiring.of(graph, said.dims), *about, said.facts)
@@ -117,7 +114,7 @@ class Topology:
         return self.rewired().graph(networkx_attributes.written(self))
 
     def rewired(self) -> Wiring:
-        """Return a copy of the devices and links that can be changed, to make another topology of it."""
+        """Return a copy of the devices and links that the caller may change, to make another topology of it."""
         wiring = self.wiring.copy()
         for (u, v), link in zip(self.links, self.every_link, strict=True):
             wiring.join(u, v, link)
@@ -143,7 +140,7 @@ class Topology:
         return len(set(self._node.values()) - {None})
 
     def agents_for(self, devices: Sequence[str]) -> tuple[str, ...]:
-        """Return the switches that can reduce and that each of the devices has links to and from."""
+        """Return the switches that can reduce and are joined to every one of the devices, with links both ways."""
         near: list[Sequence[str]] = [self._agents_near.get(device, ()) for device in devices] or [self.agents]
         return tuple(agent for agent in near[0] if all(agent in some for some in near))
 
@@ -152,11 +149,9 @@ class Topology:
         return self.wiring.linked_with(self.agents)
 
     def default_groups(self, devices: Sequence[str]) -> RankGroups:
-        """Return the default groups of ranks: one for each node. A rank is a position in `devices`.
-
-        If each node has one rank, there is a group for each leaf switch. On a torus with one rank in each node, groups
-        are nested by dimension; a ring is one group. Empty if there are not at least two groups.
-        """
+        """Return the default groups of ranks: one for each node. A rank is a position in `devices`. If each node has
+        one rank, there is a group for each leaf switch. On a torus with one rank in each node, groups are nested by
+        dimension; a ring is one group. Empty if there are not at least two groups."""
         nodes = [self._node[device] for device in devices]
         dims = self.wiring.dims
         if dims and nodes == list(range(math.prod(dims))):
@@ -165,14 +160,14 @@ class Topology:
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
 
     def _leaves(self, devices: Sequence[str]) -> list[int]:
-        """For each device, the number of its node's leaf switch (see `Machines.leaves`), or else of the device."""
+        """Return for each device the number of its node's leaf switch (see `Machines.leaves`), or its own number."""
         numbers, leaves = [self._number[device] for device in devices], self._machines.leaves()
         homes = self._machines.of[numbers].tolist()
         return [leaves.get(home, number) for home, number in zip(homes, numbers, strict=True)]
 
     @cached_property
     def members(self) -> dict[int | None, list[str]]:
-        """The names of the devices of each node, by its number. The key None has the devices between nodes."""
+        """The names of the devices in each node, by the node's number. The key None has devices outside all nodes."""
         return grouped(self._node, self._node.__getitem__)
 
     # --- links ---
@@ -195,7 +190,7 @@ class Topology:
         return tuple(Link(bandwidth, kind=kind, latency_ps=latency) for bandwidth, latency, kind in rates)
 
     def with_links(self, links: Iterable[Link]) -> Topology:
-        """Return a copy with other links, one for each old link. Routes do not change."""
+        """Return a copy with `links` in place of the links, one for each. Routes do not change."""
         return self._changed(*_columns([link for _, link in zip(self.links, links, strict=True)]))
 
     def with_rates(self, bandwidths: Numbers, latencies: Numbers) -> Topology:
@@ -217,29 +212,26 @@ class Topology:
 
     @cached_property
     def trunks(self) -> NDArray[np.bool_]:
-        """For each link, whether it joins two devices that are in no node."""
+        """For each link, whether it is a trunk: it joins two devices that are in no node, such as switches."""
         outside: NDArray[np.bool_] = self._machines.of < 0
         found: NDArray[np.bool_] = np.logical_and(*outside[self._ends.T])
         return found
 
     def of_ends(self, known: ArrayLike) -> NDArray[Any]:
-        """Return the values of the two devices at the ends of each link, as an array (links, 2). `known` has a value
+        """Return for each link the values of the devices at its two ends, as an array (links, 2). `known` has a value
         for each device."""
         found: NDArray[Any] = np.asarray(known)[self._ends]
         return found
 
     def between_kinds(self, *kinds: str) -> NDArray[np.bool_]:
-        """Return an array (links, 2): whether the devices at the two ends of each link are of these kinds."""
+        """Return for each link whether the device at each of its ends is of the given kinds, as an array (links, 2)."""
         return self.of_ends([kind in kinds for kind in self.kinds.values()])
 
     # --- routes ---
 
     def route(self, src: str, dst: str) -> Route:
         """Return the numbers of the links on the route from one device to another. From a device to itself the route is
-        its memory link, if it has one.
-
-        Raises TopologyError for an unknown device, or if there is no route.
-        """
+        its memory link, if it has one. Raises TopologyError for an unknown device, or if there is no route."""
         if (src, dst) in self._routes:
             return self._routes[src, dst]
         if self._known(src) == self._known(dst):
@@ -252,12 +244,12 @@ class Topology:
         return route
 
     def equal_routes(self, src: str, dst: str) -> int:
-        """Return the number of equal routes between nodes from `src` to `dst`. A hash chooses one of them. The number
-        is 1 if no hash decides."""
+        """Return the number of equal routes between nodes from `src` to `dst`, one of which a hash chooses; 1 if the
+        route does not depend on a hash."""
         return 1 if src == dst or (src, dst) in self._routes_given else self._router.equal_routes(src, dst)
 
     def flow_route(self, src: str, dst: str, flow: int) -> Route:
-        """Return one of the equal routes from `src` to `dst`, by its number `flow`."""
+        """Return the route from `src` to `dst` for the connection number `flow`, which chooses among equal routes."""
         return self._router.route(src, dst, flow) or self.route(src, dst)
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
@@ -280,7 +272,7 @@ class Topology:
 
     @cached_property
     def _number(self) -> dict[str, int]:
-        """The number of each device, in the order of `kinds`; routers number devices likewise."""
+        """The number of each device by name, in the order of `kinds`. Routers number devices in the same way."""
         return dict(zip(self.kinds, range(len(self.kinds)), strict=True))
 
     @cached_property
@@ -313,7 +305,7 @@ class Topology:
         return self._route_tables[0]
 
     def _explicit(self, item: tuple[str, Sequence[str]]) -> tuple[tuple[str, str], Route]:
-        """Convert an explicit route `src->dst: [devices]` (ends optional) into the pair of ends and link numbers."""
+        """Convert an entry of `routes`, `src->dst: [devices]` (its ends may be missing), into (ends, link numbers)."""
         name, devices = item
         src, arrow, dst = (part.strip() for part in name.partition("->"))
         if not arrow:
@@ -342,8 +334,8 @@ class Topology:
     # --- for lower bounds ---
 
     def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
-        """Return an array (sources, targets) of latencies in ps: of the quickest path over any devices, because ranks
-        may pass data on."""
+        """Return an array (sources, targets): the latency in ps of the quickest path. It may pass any devices, because
+        ranks may pass data on."""
         return self._least(self.latencies, sources, targets)
 
     def least_hops(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
@@ -355,8 +347,8 @@ class Topology:
         return least(self._ends, len(self.kinds), latencies, np.array(first))[:, last]
 
     def enclosures(self, devices: Sequence[str]) -> Sets:
-        """Return sets of devices, by their numbers. The links into and out of each set may bound the time of a
-        collective."""
+        """Return sets of device numbers, e.g. each node. The links into and out of a set may bound the time of a
+        collective between `devices`."""
         return self._machines.enclosures(np.array([self._number[self._known(device)] for device in devices], np.int64))
 
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
@@ -378,8 +370,8 @@ def _columns(links: Sequence[Link]) -> tuple[Numbers, Numbers, tuple[str, ...]]:
 
 
 class Machines:
-    """The machines that devices belong to. `of` is the machine of each device, numbered from 0 on, −1 for none; `ends`
-    are the devices at both ends of each link, (links, 2)."""
+    """The machines (nodes) that devices belong to. `of` is the machine of each device, counted from 0, or −1 for none.
+    `ends` are the numbers of the devices at both ends of each link, (links, 2)."""
 
     def __init__(self, nodes: Iterable[int | None], ends: Numbers):
         self.number: dict[int | None, int] = {None: -1}
@@ -393,8 +385,8 @@ class Machines:
         return np.flatnonzero((tail == head) & (tail >= 0))
 
     def leaves(self) -> dict[int, int]:
-        """For each machine, the device at the end of its first link out of all machines, e.g. its leaf switch. Keys are
-        machine numbers, −1 for devices of no machine."""
+        """Return for each machine number the device behind its first link to a device outside all machines, e.g. its
+        leaf switch. The key −1 is for devices of no machine."""
         tail, head = self.ends.T
         out = np.flatnonzero(self.of[head] < 0)
         homes, first = np.unique(self.of[tail[out]], return_index=True)
@@ -412,8 +404,9 @@ class Machines:
         return np.where(lowest == highest, lowest, -1)
 
     def enclosures(self, some: Numbers) -> Sets:
-        """Return sets of devices whose cuts may bound a collective between `some` devices. The sets are: each of `some`
-        alone, each of their machines with several devices, and each switch with all machines that link only to it."""
+        """Return sets of devices whose links to all others may bound a collective between the devices `some`. The sets
+        are: each of `some` alone, each of their machines with several devices, and each switch with all machines that
+        link only to it."""
         asked = np.zeros(self.count + 1, bool)
         asked[self.of[some]] = True
         asked[-1] = False  # stands for devices without a machine
@@ -442,8 +435,8 @@ class Machines:
 
 
 def least(ends: Numbers, devices: int, latencies: Numbers, sources: Numbers) -> Numbers:
-    """Return the least latency in ps from each source to each device, (sources, devices); UNREACHED for no path. `ends`
-    are the devices at both ends of each link, (links, 2)."""
+    """Return the least latency in ps from each source to each device, (sources, devices); UNREACHED without a path.
+    `ends`: the devices at both ends of each link, (links, 2). `devices`: their number."""
     order = np.argsort(ends[:, 1], kind="stable")
     tails, taken = ends[order, 0], latencies[order]
     heads, starts = np.unique(ends[order, 1], return_index=True)

@@ -64,7 +64,7 @@ class Cpu(Model):
 
 
 def _tenfold(value: object) -> object:
-    """Refuse a compute capability such as 9.0, as tools print it: topology files write 90."""
+    """Refuse a compute capability such as 9.0, as some tools print it; topology files need 90."""
     text = str(value).strip()
     if text.replace(".", "", 1).isdigit() and float(text) < LEAST_CAPABILITY:
         raise ValueError(f"{text} is no compute capability; write it tenfold, {10 * float(text):.0f}")
@@ -170,13 +170,13 @@ class SystemFile(MachineFacts):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The keys that the file gives beside devices and links, as plain values that `MachineFacts` can validate."""
+        """The facts of the machine apart from devices and links, as plain values that `MachineFacts` can validate."""
         said = {*MachineFacts.model_fields} & self.model_fields_set
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, include=said)
 
 
 class CountedMachine(NamedTuple):
-    """The file of one `node`, and the number of `nodes`, which all equal it."""
+    """The file of one `node`, and how many such `nodes` the machine has."""
 
     node: SystemFile
     nodes: int
@@ -191,8 +191,8 @@ class MachineFile:
 
     @cached_property
     def counted(self) -> CountedMachine:
-        """One node of the file, and the number of nodes. If nodes differ, the unchanged file takes the node's place:
-        only NCCL's calls need one node, and the function `counted` then raises the reason."""
+        """The file of one node, and the number of nodes. If nodes differ, the whole file takes the place of the one
+        node. Only NCCL's calls need a single node; for them the function `counted` then raises the reason."""
         if isinstance(self.file.devices, dict):
             return CountedMachine(self.file, 1)
         try:
@@ -228,7 +228,7 @@ def _shipped_machine(name: str) -> MachineFile:
 
 
 def in_place_of(name: str) -> str:
-    """Return the fix for an unknown system name: import the file of that name, or correct the spelling."""
+    """Return the fix to suggest for an unknown system name: import the file with that name, or correct the spelling."""
     if input_files.is_file(Path(name)):
         return f"make a topology file of it (`simcoll import {name} -o machine.yaml`), and name that file"
     return did_you_mean(name, _SHIPPED)
@@ -316,11 +316,11 @@ def _matching(pattern: str, names: Mapping[str, None]) -> list[str]:
 
 
 def counted(file: SystemFile) -> CountedMachine:
-    """Convert a file that lists every device into the equivalent file of one node; also the number of nodes.
+    """Convert a file that lists every device into the equivalent file of one node. Return it with the number of nodes.
 
-    Devices of a node are numbered by kind, in the order of the list. A link gets the least rate of the corresponding
-    links of all nodes, as NCCL's channels do. Raises TopologyError if nodes differ, if the file does not describe the
-    GPUs (key `gpu`), and for kinds of devices that NCCL does not know.
+    Devices of a node are numbered by kind, in the order of the list. A link gets the least bandwidth among the
+    corresponding links of all nodes, as NCCL's channels do. Raises TopologyError if nodes differ, if the file does not
+    describe the GPUs (key `gpu`), and for kinds of devices that NCCL does not know.
     """
     if file.gpu is None:
         cure = "add gpu: {model: …, generation: …, compute_capability: …}, to a graph as graph.graph['gpu']"
@@ -371,7 +371,7 @@ def node_file(file: SystemFile) -> SystemFile:
 
 
 def _names(machine: str, members: Mapping[int, Sequence[str]], kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the name of each device in its node, e.g. `gpu0`. Raises TopologyError for kinds unknown to NCCL."""
+    """Return the name of each device in its machine, e.g. `gpu0`. Raises TopologyError for kinds unknown to NCCL."""
     names: dict[str, str] = {}
     for node, devices in members.items():
         counts: Counter[str] = Counter()
@@ -403,7 +403,7 @@ def _least(links: Iterable[Link]) -> Link:
 
 
 def rules(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
-    """Return the key `links` of a topology file for links given by their ends, with one rule for all equal links."""
+    """Return the rules for the key `links` of a topology file, one per group of equal links. `links`: by their ends."""
     return [
         {
             "pairs": [list(pair) for pair in pairs],

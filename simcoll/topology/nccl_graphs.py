@@ -75,7 +75,7 @@ class GraphRow(Model):
         return self
 
     def of(self, gpus: int) -> ChannelGraph:
-        """Return the graph of this row for `gpus` GPUs a node."""
+        """Return the graph in this row, for nodes with `gpus` GPUs."""
         same: dict[str, Any] = {name: getattr(self, name) for name in _AS_IN_ROWS}
         same["same_channels"] = self.pattern != "nvls" if self.same_channels is None else self.same_channels
         channels = self.channels or (self.channels_per_gpu or 0) * gpus
@@ -102,7 +102,7 @@ class GraphSearch(Model):
 
 
 def stored(search: GraphSearch | None, gpus: int, nodes: int) -> Graphs | None:
-    """Return the graphs that a file stores for `nodes` nodes with `gpus` ranks each; None if these include no ring."""
+    """Return the graphs that a file stores for `nodes` nodes with `gpus` GPUs each; None if there is no ring."""
     size = "one" if nodes == 1 else "several"
     rows = [row for row in search.graphs if row.nodes == size and row.gpus[0] <= gpus <= row.gpus[1]] if search else []
     graphs: dict[GraphKind, ChannelGraph] = {row.graph: row.of(gpus) for row in rows}

@@ -34,10 +34,8 @@ def written(topology: Topology) -> dict[str, Any]:
 
 
 def read(attributes: Mapping[Any, Any]) -> SystemFile:
-    """Convert the attributes of a graph into a `SystemFile` without devices and links; unknown ones are ignored.
-
-    Raises TopologyError with every mistake.
-    """
+    """Convert the attributes of a graph into a `SystemFile` without devices and links; unknown ones are ignored. Raises
+    TopologyError with every mistake."""
     said = {key: _plain(key, value) for key, value in attributes.items() if key in KNOWN and value is not None}
     document = {**said, "name": str(said.get("name") or "own graph"), "devices": [], "links": []}
     try:
@@ -61,7 +59,7 @@ def _plain(key: str, value: Any) -> Any:
 
 def plain_graph(topology: Topology, texts: bool) -> nx.DiGraph[str]:
     """Return the topology as a networkx graph of plain values: edges have `bandwidth` in B/s, `latency` in s, `kind`.
-    With `texts`, attributes of the whole graph become texts, mappings as JSON."""
+    With `texts`, attributes of the whole graph are texts, and mappings are JSON."""
     import networkx as nx
 
     about = written(topology)

@@ -27,7 +27,7 @@ NONE: Final = -1
 
 
 class _Part(NamedTuple):
-    """One leg of each of several routes: the leg of route i is `links[begin[i]:begin[i] + length[i]]`."""
+    """For several routes, one leg (part of a route) each: for route i it is `links[begin[i]:begin[i] + length[i]]`."""
 
     begin: Numbers
     length: Numbers
@@ -45,7 +45,7 @@ class _Answers:
         self._known: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def __call__(self, *columns: Numbers) -> tuple[Numbers, ...]:
-        """Return the columns of the results; `columns` are the columns of the keys."""
+        """Return the results of `find` as columns, one entry per key. The keys are given as columns, too."""
         spans = tuple(int(column.max()) + 2 for column in columns)
         packed = np.ravel_multi_index(tuple(column + 1 for column in columns), spans)
         each = distinct(packed)
@@ -58,7 +58,7 @@ class _Answers:
 
 
 class _Legs:
-    """A cache of legs by key, concatenated in one array. `paths` counts the legs of a key, `route` finds one."""
+    """A cache of legs (parts of routes) by key, in one array. `paths` counts the legs of a key, `route` finds one."""
 
     def __init__(self, paths: Callable[..., int], route: Callable[..., Route]):
         self.paths, self.route = paths, route
@@ -66,11 +66,11 @@ class _Legs:
         self._links, self._laid = list[int](), np.zeros(0, np.int64)
 
     def counts(self, *columns: Numbers) -> Numbers:
-        """Return the number of legs of each key, 0 if there is none; `columns` are the columns of the keys."""
+        """Return the number of legs of each key, 0 if there is none. The keys are given as columns."""
         return self._count(*columns)[0] if len(columns[0]) else np.zeros(0, np.int64)
 
     def part(self, number: Numbers, *columns: Numbers) -> _Part:
-        """Return for each key its leg `number` (modulo the number of its legs)."""
+        """Return for each key its leg number `number` modulo the number of the key's legs."""
         at, length = self._at(*columns, number % self.counts(*columns)) if len(number) else (number, number)
         if len(self._laid) < len(self._links):
             self._laid = np.array(self._links, np.int64)
@@ -101,8 +101,8 @@ class RouteTables:
         self._across = {where: _Across(router, where) for where in ("everywhere", "between")}
 
     def routes(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the routes between devices given by number: the number of links of each, (pairs,), and the links of
-        all routes, concatenated. The number is −1 for a pair that the tables do not cover."""
+        """Return the routes between pairs of device numbers `first[i]` and `last[i]`: the number of links of each,
+        (pairs,), and the links of all routes, concatenated. The number is −1 if the tables lack a pair."""
         blocks = [slice(at, at + AT_ONCE) for at in range(0, len(first), AT_ONCE)]
         count, links = zip(*(self._block(first[block], last[block]) for block in blocks), strict=True)
         return np.concatenate(count), np.concatenate(links)
@@ -133,8 +133,8 @@ class RouteTables:
         return count, links
 
     def _numbers(self, first: Numbers, last: Numbers) -> Numbers:
-        """The CRC-32 of each `source->destination`, which chooses among equal routes. CRC-32 is linear but for a
-        constant: it is the CRC of `source->`, shifted by the destination's length, XOR the destination's CRC."""
+        """Return each pair's CRC-32 of `source->destination`, which chooses among equal routes. CRC-32 is linear but
+        for a constant: it is the CRC of `source->`, shifted by the destination's length, XOR the destination's CRC."""
         if self.router.policy == "shortest":
             return np.zeros(len(first), np.int64)
         number, lengths = self._hash[last], self._length[last]
@@ -162,7 +162,7 @@ class RouteTables:
         return self._leg(first, self.router.place[first], to, number)
 
     def _leg(self, device: int, first: int, last: int, number: int) -> Route:
-        """Return a leg between two positions (`first`, `last`) in the node of `device`."""
+        """Return the links from position `first` to position `last` in the node of `device`."""
         return self.router.insides[self.router.nodes[device]].leg(first, last, number) or ()
 
     # --- over switches, or on a torus ---
@@ -176,7 +176,8 @@ class RouteTables:
     # --- on rails ---
 
     def _on_rails(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        """Return routes that leave and enter nodes through NICs of one index: that of the destination's NIC."""
+        """Return the routes that leave and enter their nodes by NICs with equal indices (one rail): the index of the
+        destination's NIC."""
         enter, index = self._entry(last)
         some = np.flatnonzero((enter != NONE) & (self._entry(first)[0] != NONE))
         first, last, number, enter, index = (column[some] for column in (first, last, number, enter, index))
@@ -201,7 +202,7 @@ class RouteTables:
         return place, *self.router.insides[self.router.nodes[device]].machine.way_out(place, index)
 
     def _leave(self, device: int, index: int) -> tuple[int]:
-        """Return the NIC through which a GPU sends to rail `index`."""
+        """Return the NIC by which a GPU sends to the rail `index`, as a tuple of one number."""
         return (self.router.insides[self.router.nodes[device]].devices[self._way_out(device, index)[2]],)
 
     def _ways_out(self, device: int, index: int) -> int:
@@ -219,7 +220,8 @@ class RouteTables:
 
 
 class _Across:
-    """Routes between devices that link to one switch of the fabric, within the region `where` of `REGIONS`."""
+    """Routes between devices that have a link to only one switch of the fabric. `where`: the part of the network that
+    they may use, a key of `REGIONS`."""
 
     def __init__(self, router: Router, where: str):
         self.net, self.where = router.net, where
@@ -227,7 +229,7 @@ class _Across:
         self._fields: dict[int, DistanceField] = {}
 
     def find(self, first: Numbers, last: Numbers, number: Numbers) -> Found:
-        """Return routes from the first devices up to their switches, across the fabric, and down to the last ones."""
+        """Return routes from each device `first` up to its switch, across the fabric, and down to the device `last`."""
         (leaf, up), (root, down) = (side[:, ends] for side, ends in zip(self._stubs, (first, last), strict=True))
         some = np.flatnonzero((leaf != NONE) & (root != NONE))
         some = some[self.legs.counts(leaf[some], root[some]) > 0]
@@ -237,8 +239,9 @@ class _Across:
 
     @cached_property
     def _stubs(self) -> tuple[Numbers, Numbers]:
-        """Two arrays (2, devices): the only switch that each device sends to (as an index into `_hubs`) with the link
-        to it, and the only switch that sends to the device, with the link from it. Both are −1 if there is a choice."""
+        """Two arrays (2, devices). The first has for each device the only switch that it sends to, as an index into
+        `_hubs`, and the link to it. The second has the only switch that sends to the device, and the link from it.
+        Entries are −1 if there are several such switches."""
         net, (link, leave, enter) = self.net, self.net.ways
         home = np.array([NONE if node is None else node for node in net.node], np.int64)
         relay, bridge = np.array(net.kind) == "relay", home[enter] == NONE
@@ -263,14 +266,14 @@ class _Across:
 
     @cached_property
     def _passable(self) -> NDArray[np.bool_]:
-        """For each state, whether a message can enter and leave it."""
+        """For each state of the search (see `SearchNet`), whether a message can enter and leave it."""
         _, leave, enter = self.net.ways
         states = len(self.net.node)
         return (np.bincount(enter, minlength=states) > 0) & (np.bincount(leave, minlength=states) > 0)
 
     @cached_property
     def _fabric(self) -> NDArray[np.bool_]:
-        """For each state, whether it is a switch of the fabric that forwards messages."""
+        """For each state of the search (see `SearchNet`), whether it is a fabric switch that forwards messages."""
         hands_on = [kind not in (*ENDPOINTS, "relay") for kind in self.net.kind]
         return self._passable & hands_on & [node is None for node in self.net.node]
 
@@ -284,7 +287,7 @@ class _Across:
         return field.route(ways, number) if ways else ()
 
     def _field(self, root: int) -> DistanceField:
-        """Return the distance field towards a switch, which all nodes share."""
+        """Return the distances from all devices to the switch `root`, which routes from all nodes share."""
         if root not in self._fields:
             self._fields[root] = DistanceField(self.net, self._hubs[root], NO_HOME, REGIONS[self.where])
         return self._fields[root]
@@ -311,7 +314,7 @@ class TorusRoutes:
 
     @classmethod
     def of(cls, router: Router, dims: Sequence[int]) -> TorusRoutes | None:
-        """Return the routes of a torus; None unless the links form a torus of machines with one device each."""
+        """Return the routes of a torus; None unless machines have one device, and form a torus of sides `dims`."""
         count, (tail, head) = len(router.kinds), np.array(router.links, np.int64).reshape(-1, 2).T
         machines = {*router.nodes} - {None}
         if math.prod(dims) != count or len(machines) < count or {*router.kinds} not in [{kind} for kind in ENDPOINTS]:
@@ -356,8 +359,8 @@ class TorusRoutes:
         return found
 
     def _step(self, at: Numbers, left: Array, ways: Array, number: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the axis and direction (0 or 1) of the next step of route `number`, and the route's number among the
-        routes from there on."""
+        """Return the next step of each pair's route, as axis and direction (0 or 1). Return also the route's number
+        among the routes that begin with this step."""
         axes, pairs = left.shape
         either, after = np.logical_and.reduce(ways, axis=1), np.zeros((2 * axes, pairs), np.int64)
         for axis in range(axes):

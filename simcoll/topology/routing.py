@@ -36,10 +36,10 @@ NO_HOME: Final = object()  # for fields that several nodes share
 
 
 class SearchNet:
-    """A graph of search states, prepared for searches from destinations back to sources; devices are numbers.
+    """A graph for finding routes, searched from destinations back to sources. Its vertices are states of a message.
 
     A message moves from state to state. An endpoint (GPU or host) has three states: a source, a sink, and a relay
-    between direct links to its own kind. Any other device is one state.
+    between direct links to its own kind. Any other device is one state. Devices are given by number.
     """
 
     def __init__(self, links: Sequence[tuple[int, int]], kinds: Sequence[str], nodes: Sequence[int | None]):
@@ -60,8 +60,8 @@ class SearchNet:
     def _ways(
         links: Numbers, kinds: Sequence[str], source: Numbers, computes: NDArray[np.bool_]
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """The edges between states, in the order of links: three arrays with the link of each edge, the state that it
-        leaves, and the state that it enters."""
+        """Return the edges between states as three arrays: the link of each edge, the state that the edge leaves, and
+        the state that it enters. Edges are in the order of links."""
         u, v = links.T
         number: dict[str, int] = {}
         kind = np.array([number.setdefault(kind, len(number)) for kind in kinds], np.int64)
@@ -84,7 +84,7 @@ class SearchNet:
         return self.steps(leave, link, enter)
 
     def steps(self, near: Numbers, link: Numbers, far: Numbers) -> list[NextSteps]:
-        """Return for each state s the (link, far state) pairs of all edges whose `near` state is s."""
+        """Return for each state s the (link, `far` state) pairs of all edges with s as their `near` state."""
         order, counts = Sets.by(near, len(self.node))
         steps = list(zip(link[order].tolist(), far[order].tolist(), strict=True))
         ends = np.cumsum(counts).tolist()
@@ -102,16 +102,16 @@ class SearchNet:
 
 
 class SearchRegion(NamedTuple):
-    """The part of the net that a leg may use. `passes`: whether it may pass a state; `goes`: whether it may go from
-    state y to x, if its target is in the node `home`."""
+    """The part of the network that a route may use. `passes`: whether the route may pass a state. `goes`: whether it
+    may go from state y to state x, if its target is in the node `home`."""
 
     passes: Callable[[SearchNet, SearchState], bool]
     goes: Callable[[SearchNet, object, SearchState, SearchState], bool]
 
 
 def _enters(net: SearchNet, home: object, y: SearchState, x: SearchState) -> bool:
-    """Whether a route may go from y to x: within one node, between fabric and nodes, by relays, but through no third
-    node. The search runs backwards from the target's node `home`."""
+    """Return whether a route to the node `home` may go from state y to x: within one node, between fabric and nodes,
+    and by relays, but not through a third node. The search runs backwards from the target."""
     here, there = net.node[x], net.node[y]
     return here == home or net.kind[x] == "relay" or (there != home if here is None else there == here)
 
@@ -124,8 +124,8 @@ REGIONS: Final = {
 
 
 class FewestHops(NamedTuple):
-    """The fewest-hop routes from a state: their length in hops, their width (the least bandwidth of their links, B/s),
-    their number (`paths`), and their first steps, lowest link first."""
+    """The routes with the fewest hops from one state: their length in hops, their width (the least bandwidth of their
+    links in B/s), their number (`paths`), and their first steps, lowest link first."""
 
     hops: int
     width: float
@@ -150,7 +150,7 @@ class DistanceField:
         self._sources: dict[SearchState, FewestHops] = {}
 
     def ways(self, source: SearchState) -> FewestHops | None:
-        """Return the routes from `source`, and None if there are none; expands the field as far as they need."""
+        """Return the routes from `source`; None if there are none. Searches further from the target if needed."""
         if source not in self._sources:
             while (ways := self._ahead(source, 2)) is None:
                 if not self._frontier:
@@ -169,7 +169,8 @@ class DistanceField:
         self._frontier = list(steps_of)
 
     def _ahead(self, y: SearchState, look: int) -> FewestHops | None:
-        """Return the routes from state y, which may lie up to `look` steps beyond the field; None if there are none."""
+        """Return the routes from state y, which may be up to `look` steps beyond the states searched so far; None if
+        there are none."""
         if y in self._ways or not look:
             return self._ways.get(y)
         if look == 1 and y in self._near:
@@ -189,12 +190,13 @@ class DistanceField:
         return found
 
     def _may_go(self, y: SearchState, x: SearchState, source: bool) -> bool:
-        """Whether a route may go from y to x. A source with a single outgoing link may always use this link."""
+        """Return whether a route from `source` may go from state y to x. A source's only link is always allowed."""
         only = source and self.home is not NO_HOME and len(self.net.out[y]) == 1
         return only or self.region.goes(self.net, self.home, y, x)
 
     def _best(self, steps: NextSteps, ways: Sequence[FewestHops]) -> FewestHops:
-        """Return the best routes that begin with one of `steps`, given the routes after each: few hops, then width."""
+        """Return the best routes that begin with one of `steps`: with fewest hops, then widest. `ways`: the routes
+        after each step."""
         if len(steps) == 1:
             return FewestHops(ways[0].hops + 1, self._width(steps[0][0], ways[0]), ways[0].paths, steps)
         ranks = [(after.hops, -self._width(link, after)) for (link, _), after in zip(steps, ways, strict=True)]
@@ -240,7 +242,7 @@ class MachineRoutes:
     def __init__(
         self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
     ):
-        """`by_others`: a GPU may send through another GPU's NIC, which it reaches over an NVSwitch (policy `rails`)."""
+        """`by_others`: whether a GPU may send by the NIC of a GPU that it reaches over an NVSwitch (policy `rails`)."""
         self.net, self.widths, self.by_others = SearchNet(links, kinds, [0] * len(kinds)), widths, by_others
         self.kinds, self.links = kinds, links
         self.gpus = [place for place, kind in enumerate(kinds) if kind == "gpu"]
@@ -284,9 +286,10 @@ class MachineRoutes:
         return []
 
     def way_out(self, src: int, index: int) -> tuple[int, int]:
-        """The GPU through which `src` sends to rail `index`, and the NIC: the NIC of that index and its nearest GPU, if
-        `src` reaches this GPU over an NVSwitch; else `src` and its own NIC. To its own NIC a GPU sends through another
-        GPU only if that GPU's route to the NIC avoids CPUs, as NCCL's PXN does (src/graph/paths.cc)."""
+        """Return the GPU through which `src` sends to the rail `index`, and the NIC by which it leaves the node. They
+        are the NIC with that index and its nearest GPU, if `src` reaches this GPU over an NVSwitch; else `src` and its
+        own NIC. A GPU sends to its own NIC through another GPU only if that GPU's route to the NIC avoids CPUs, as
+        NCCL's PXN does (src/graph/paths.cc)."""
         if (src, index) not in self._ways_out:
             own = self.nic_of
             wanted = self.nics[index] if index < len(self.nics) else own[src]
@@ -306,8 +309,8 @@ class MachineRoutes:
 
 
 class NodeInside(NamedTuple):
-    """One node: `machine` has the routes that all nodes of equal structure share; `devices` and `links` have the node's
-    own numbers for positions in the machine."""
+    """One node. `machine` has the routes, by position in the node, that all nodes of equal structure share. `devices`
+    and `links` convert positions into the node's device and link numbers."""
 
     machine: MachineRoutes
     devices: list[int]
@@ -320,7 +323,7 @@ class NodeInside(NamedTuple):
 
 
 class Router:
-    """Finds routes by one policy, as tuples of link numbers; a missing route is None."""
+    """Finds routes between devices by one policy. A route is a tuple of link numbers, or None if there is none."""
 
     def __init__(
         self,
@@ -363,11 +366,12 @@ class Router:
         return ways.paths if ways else 1
 
     def _ways(self, first: int, last: int, where: str) -> FewestHops | None:
-        """Return the routes between devices of different nodes, within the region `where`; None if there are none."""
+        """Return the routes between two nodes' devices within `where` (a key of `REGIONS`); None if there are none."""
         return self._field(last, where, True)[0].ways(self.net.source[first])
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
-        """Return leg `number` between devices of one node, or of different nodes (`apart`); None if there is none."""
+        """Return route `number` between devices within `where` (a key of `REGIONS`); None if there is none. `apart`:
+        whether the devices are in different nodes."""
         field, tail = self._field(last, where, apart)
         ways = field.ways(self.net.source[first])
         return None if ways is None else field.route(ways, number) + tail
@@ -378,7 +382,8 @@ class Router:
         return self._ends[last, where, apart]
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
-        """Return the distance field to a device, or to the only fabric switch before it, with the link from there."""
+        """Return the distance field to device `last`, and no links. If only one fabric switch links to the device,
+        return the field to the switch and the link from there instead, as many devices share this field."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
         shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])

@@ -35,7 +35,7 @@ from simcoll.topology.wiring import Link, Wiring
 
 def load_system(name: str) -> SystemFile:
     """Return the file of a shipped system, or of a user's topology file. A file that lists its devices is converted
-    into the file of one node, if its nodes are equal. Raises InputError."""
+    into the file of one node, if its nodes are equal. Raises InputError for an unknown name or a file with mistakes."""
     known = shipped_systems()
     if name in known:
         return read_shipped(name).file
@@ -66,7 +66,8 @@ def nodes_of(spec: TopologySpec) -> int:
 
 
 def described(spec: TopologySpec) -> SystemFile | None:
-    """Return the file of the machine that a topology multiplies; None for a fabric of bare hosts. Raises InputError."""
+    """Return the file of the machine of which the topology has one or more copies; None for a fabric of bare hosts.
+    Raises InputError."""
     if spec.system is not None:
         return load_system(spec.system)
     if spec.file is None:
@@ -76,10 +77,8 @@ def described(spec: TopologySpec) -> SystemFile | None:
 
 
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
-    """Build the topology of `spec`. Raises InputError.
-
-    `seed` is for bandwidths with a `spread`. `without`: devices that every node lacks, by their name in it (`nic3`).
-    """
+    """Build the topology of `spec`. Raises InputError. `seed` is for bandwidths with a random `spread`. `without`:
+    devices that are missing in every node, e.g. `nic3`."""
     title, machine = spec.title, None
     if spec.system is not None:
         machine = read_shipped(spec.system)
@@ -211,7 +210,8 @@ def _check_listed(file: SystemFile, nodes: int, there: int) -> None:
 def _first_nodes(
     plan: FabricPlan, routes: Mapping[str, Sequence[str]], numbers: Sequence[int]
 ) -> tuple[FabricPlan, dict[str, Sequence[str]]]:
-    """Restrict a plan and its explicit routes to the nodes `numbers` and, for several, the devices between them."""
+    """Restrict the planned network and its explicit routes to the nodes `numbers`; for several nodes, keep the devices
+    between them."""
     homes = {*numbers, None} if len(numbers) > 1 else {*numbers}
     kept = {device for device, data in plan.devices if data["node"] in homes}
     devices = [each for each in plan.devices if each[0] in kept]
@@ -268,7 +268,8 @@ def _override(wiring: Wiring, overrides: Mapping[str, Override]) -> None:
 
 
 def overridden(links: Mapping[str, Link], overrides: Mapping[str, Override]) -> dict[str, Link]:
-    """Return links by name (`u->v`) after all matching changes, in order; InputError for a pattern without a match."""
+    """Return `links` by name (`u->v`) with all changes of `overrides` applied in order. Raises InputError for a pattern
+    that matches no link."""
     changed = dict(links)
     for pattern, override in overrides.items():
         name = pattern.replace(" ", "")
@@ -285,7 +286,8 @@ def of_keys(keys: Mapping[str, Any]) -> TopologySpec:
 
 
 def dump(topology: Topology) -> str:
-    """Return the text of a topology file (devices and links) for a topology. Loaded again, it has the same routes."""
+    """Return the text of a topology file with all devices and links of a topology. A topology loaded from it has the
+    same routes."""
     devices = [
         {"name": name, "kind": data["kind"], "node": data.get("node"), "in_network": bool(data.get("in_network"))}
         for name, data in topology.wiring.devices.items()
@@ -344,7 +346,7 @@ def bisection_bandwidth(topology: Topology) -> int:
 
 
 def _flow(topology: Topology, left: Sequence[Collection[str]], right: Sequence[Collection[str]]) -> int:
-    """Return the maximum flow in B/s from `left` to `right`, each merged into one point."""
+    """Return the maximum flow in B/s from the devices `left` to the devices `right`."""
     import networkx as nx
 
     point: dict[str, str] = {d: "left" for group in left for d in group}

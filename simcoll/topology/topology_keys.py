@@ -39,7 +39,7 @@ class Spread(Model):
 
 
 class Cable(Model):
-    """The cables of a fabric."""
+    """The key `link`: the cables that join machines and switches of a fabric."""
 
     bandwidth: Annotated[
         Annotated[Bandwidth, Tag("<fixed>")] | Annotated[Spread, Tag("<drawn>")],
@@ -51,13 +51,13 @@ class Cable(Model):
 
     @property
     def link(self) -> Link:
-        """Nominally, without the spread."""
+        """The link that a cable makes, with the nominal bandwidth, without the random spread."""
         value = self.bandwidth.value if isinstance(self.bandwidth, Spread) else self.bandwidth
         return Link(units.parse(value, "bandwidth"), latency_ps=units.parse(self.latency, "duration"), kind="cable")
 
 
 class Override(Model):
-    """A change of some links."""
+    """A change of all links whose name matches a pattern."""
 
     bandwidth: Annotated[str, quantity("bandwidth"), text("20 GB/s")] | None = None
     """New bandwidth; `0 B/s` takes the link down."""
@@ -65,7 +65,7 @@ class Override(Model):
     """New latency."""
 
     def changed(self, link: Link) -> Link:
-        """The link with what is given here."""
+        """Return the link with the bandwidth and latency that this change sets."""
         bandwidth = link.bandwidth if self.bandwidth is None else units.parse(self.bandwidth, "bandwidth")
         latency = link.latency_ps if self.latency is None else units.parse(self.latency, "duration")
         return Link(bandwidth, latency_ps=latency, kind=link.kind)
@@ -148,7 +148,7 @@ _GOES_WITH: Final = {
 
 
 def check_keys(spec: TopologySpec, machine: bool) -> None:
-    """Raise ValueError for contradictory keys. `machine`: nodes are machines of a system or file, not bare hosts."""
+    """Raise ValueError for contradictory keys. `machine`: whether nodes are machines, not bare hosts."""
     fabric = spec.fabric or ("rail-optimised" if machine else None)
     if fabric is None:
         raise ValueError(

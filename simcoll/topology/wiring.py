@@ -148,7 +148,7 @@ class Wiring:
         self.devices[device] = {**self.devices.get(device, {}), **data}
 
     def fill(self, devices: Iterable[tuple[str, Mapping[str, Any]]], links: Iterable[tuple[str, str, Link]]) -> None:
-        """Add many devices to an empty wiring, then links between them; quicker than one by one."""
+        """Add many devices to an empty wiring, then links between them. This is quicker than to add them one by one."""
         known = self.devices
         for device, data in devices:
             known[device] = {**known[device], **data} if device in known else dict(data)
@@ -162,11 +162,9 @@ class Wiring:
         self.ahead[u][v] = self.behind[v][u] = link
 
     def order_links(self) -> None:
-        """Sort the links of each device by the distance between its number and the other end's; ties: lower first.
-
-        The order of links decides between equally good routes. With this order the routes do not depend on the order
-        in which links were given, and routes on a torus finish one dimension after the other.
-        """
+        """Sort the links of each device by the distance between the numbers of the two ends; at ties the lower number
+        comes first. The order of links decides between equally good routes. With this order the routes do not depend on
+        the order in which links were given, and routes on a torus finish one dimension after the other."""
         number = dict(zip(self.devices, itertools.count()))
         for sides in (self.ahead, self.behind):
             others = list(itertools.chain.from_iterable(sides.values()))
@@ -181,7 +179,7 @@ class Wiring:
                 sides[devices[place]] = {v: links[v] for v in map(others.__getitem__, nearest)}
 
     def part(self, u: str, v: str) -> None:
-        """Remove a link."""
+        """Remove the link from device `u` to device `v`."""
         del self.ahead[u][v], self.behind[v][u]
 
     def remove(self, device: str) -> None:
@@ -199,7 +197,7 @@ class Wiring:
         return found
 
     def linked_with(self, some: Iterable[str]) -> dict[str, list[str]]:
-        """Return for each device those of `some`, in their order, with which it has links in both directions."""
+        """Return for each device the devices in `some`, in their order, that it has links to and from."""
         near: dict[str, list[str]] = {}
         for device in some:
             behind = self.behind[device]
@@ -214,7 +212,7 @@ class Wiring:
         return all(links.keys() == self.behind[device].keys() for device, links in self.ahead.items())
 
     def reached(self, device: str, forward: bool = True) -> set[str]:
-        """Return the devices with a path from `device` (`forward`), or with a path to it."""
+        """Return the devices that a path leads to from `device` (`forward`), or from which a path leads to it."""
         steps, found, front = self.ahead if forward else self.behind, {device}, {device}
         while front:
             front = set().union(*map(steps.__getitem__, front)) - found

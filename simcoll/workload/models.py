@@ -16,8 +16,8 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ModelRow(NamedTuple):
-    """A module of a named model: the number of elements of each tensor, the multiply-adds of a forward pass over one
-    sample, and the number (from 0) of its block or None."""
+    """A part of a named model, e.g. a linear layer: the number of elements of each tensor, the multiply-adds of a
+    forward pass over one sample, and the number (from 0) of its block or None."""
 
     name: str
     tensors: tuple[int, ...]
@@ -40,8 +40,8 @@ class _Repeated(Model):
 
 
 class NamedModel(Model):
-    """A named model: its source, the number of parameters, its modules in forward order, and those of a block that
-    comes several times."""
+    """A named model: its source, the number of parameters, its modules in forward order, and the modules of a block
+    that is repeated several times."""
 
     source: str
     parameters: int
@@ -56,7 +56,7 @@ class NamedModel(Model):
 
     @property
     def rows(self) -> Iterator[ModelRow]:
-        """Yield its modules in forward order, those of each block one by one."""
+        """Yield the model's modules in forward order; modules of a repeated block come once for each repetition."""
         block = 0
         for entry in self.layers:
             if isinstance(entry, _Module):
@@ -81,7 +81,7 @@ def _read(path: Path) -> _File:
 
 
 def gpus() -> dict[str, float]:
-    """Return the dense peak of each known GPU, in FLOP/s."""
+    """Return the dense peak speed of each known GPU by name, in FLOP/s."""
     return _file().gpus
 
 

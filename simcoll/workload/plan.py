@@ -14,8 +14,8 @@ NONE: Final = -1  # no operation
 
 
 class CollectiveCall(NamedTuple):
-    """A collective of some ranks. `nbytes` is the size as nccl-tests counts it, `root` an index among these ranks.
-    `protocol` None means the scenario's."""
+    """A collective of some ranks. `nbytes` is the size as nccl-tests counts it. `root` is an index among these ranks.
+    If `protocol` is None, the scenario's protocol is used."""
 
     collective: str
     algorithm: str
@@ -28,7 +28,8 @@ class CollectiveCall(NamedTuple):
 class Work(NamedTuple):
     """One operation: a collective (`call`), or a computation of `time_ps` (one time for all ranks, or one for each).
 
-    `before` lists the numbers of earlier operations. Each of `ranks` must have finished those in which it takes part.
+    `before` lists the numbers of earlier operations. A rank waits only for those earlier operations in which it takes
+    part.
     """
 
     name: str
@@ -61,7 +62,7 @@ class WorkloadPlan:
         after: Iterable[int] = (),
         stream: str = COMPUTE,
     ) -> int:
-        """Add a computation of some ranks (default: all); return its number, for the `after` of other operations."""
+        """Add a computation of some ranks (default: all). Return its number, for the `after` of later operations."""
         time = time_ps if isinstance(time_ps, int) else tuple(time_ps)
         return self._add(name, stream, ranks, time, None, after)
 
@@ -74,7 +75,7 @@ class WorkloadPlan:
         ranks: Iterable[int] | None = None,
         after: Iterable[int] = (),
     ) -> int:
-        """Add a collective of some ranks (default: all); return its number, for the `after` of other operations."""
+        """Add a collective of some ranks (default: all). Return its number, for the `after` of later operations."""
         return self._add(name, stream, ranks, 0, call, after)
 
     def _add(

@@ -60,7 +60,8 @@ STEPS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def composition(spec: Composition, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Plan a small program of computations and collectives, by STEPS; return the plan and no columns for results."""
+    """Plan a small program of computations and collectives, whose steps STEPS lists. Return the plan and an empty
+    mapping, as it has no columns for results."""
     plan, last = WorkloadPlan(n), list[int]()
     for step in STEPS[spec.template]:
         if step == LOCAL:
@@ -72,7 +73,8 @@ def composition(spec: Composition, n: int, itemsize: int) -> tuple[WorkloadPlan,
 
 
 def operations(spec: Operations, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Plan the operations that the file lists, in its order; return the plan and no columns for results."""
+    """Plan the operations that the file lists, in the file's order. Return the plan and an empty mapping, as it has no
+    columns for results."""
     plan, known = WorkloadPlan(n), dict[str, list[int]]()
     for operation in spec.operations:
         after = [number for name in operation.after for number in known[name]]
@@ -114,7 +116,7 @@ GroupsOfRanks = Sequence[Sequence[int]]
 
 
 def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan data parallelism: forward, backward from the last layer with gradients in buckets, optimizer."""
+    """Plan data parallelism: forward pass, backward pass with all-reduces of gradients in buckets, the optimizer."""
     plan, layers = WorkloadPlan(n), spec.timed(itemsize)
     plan.compute("forward", sum(layer.forward for layer in layers) if spec.forward is None else spec.forward)
     ready: Ready = []
@@ -129,8 +131,8 @@ def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 def _all_reduces(
     plan: WorkloadPlan, spec: Bucketed, ready: Ready, groups: GroupsOfRanks, itemsize: int
 ) -> list[list[int]]:
-    """Add all-reduces of gradients in buckets, within each group of ranks that hold the same parameters. Return the
-    numbers of each bucket's calls, one call per group."""
+    """Add all-reduces of gradients in buckets to the plan, within each group of ranks that hold the same parameters.
+    Return for each bucket the numbers of its calls, one call per group."""
     if len(groups[0]) == 1:
         return []
     over = plan.last(groups[0][0])  # the backward pass
@@ -153,8 +155,8 @@ def _whole(nbytes: int, unit: int) -> int:
 
 
 def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the groups of `degree` consecutive ranks, and for each position in a group the ranks with that position.
-    Raises InputError, which names `key`, if `degree` does not divide n."""
+    """Return the groups of `degree` consecutive ranks; and for each position in a group, the ranks at this position in
+    all groups. Raises InputError, which names `key`, if `degree` does not divide n."""
     if n % degree:
         raise wrong("workload", f"{n} ranks are no multiple of {degree}", f"change `{key}` or the number of ranks")
     inside = [list(range(first, first + degree)) for first in range(0, n, degree)]
@@ -165,11 +167,9 @@ def _neighbours(n: int, degree: int, key: str) -> tuple[list[list[int]], list[li
 
 
 def fsdp(spec: Fsdp, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan fully sharded training: gather and compute, gather again in the backward pass, then reduce and scatter.
-
-    All calls share one communicator and run in the order of their launch. Before a block is computed, the block
-    `prefetch` blocks ahead is gathered.
-    """
+    """Plan fully sharded training: gather and compute, gather again in the backward pass, then reduce and scatter. All
+    calls share one communicator and run in the order of their launch. Before a block is computed, the block `prefetch`
+    blocks ahead is gathered."""
     plan, blocks, ahead = WorkloadPlan(n), spec.blocks(itemsize), spec.prefetch
     passed: dict[int, int] = {}  # block -> the operation that ends the pass over it
     gathered: dict[int, int] = {}
@@ -209,8 +209,8 @@ def _some(operations: dict[int, int], key: int) -> list[int]:
 
 
 def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
-    """Return the time in ps of a block's forward pass. If `spec.forward` is set, it is split over all blocks in
-    proportion to their own times, or evenly if these are 0."""
+    """Return the time in ps of a block's forward pass. The total `spec.forward`, if set, is divided among all blocks:
+    in proportion to their own times, or evenly if these are 0."""
     if spec.forward is None:
         return block.forward
     whole = sum(each.forward for each in blocks)
@@ -221,10 +221,8 @@ def _forward(block: Layer, spec: Training, blocks: Sequence[Layer]) -> int:
 
 
 def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan tensor parallelism: split each pass over a block into two halves, each followed by an all-reduce.
-
-    The all-reduce runs among the ranks that share a block. Gradients are reduced among ranks with the same share.
-    """
+    """Plan tensor parallelism: split each pass over a block into two halves, each followed by an all-reduce. The
+    all-reduce runs among the ranks that share a block. Gradients are reduced among ranks with the same share."""
     plan, degree, blocks = WorkloadPlan(n), spec.degree, spec.blocks(itemsize)
     inside, across = _neighbours(n, degree, "degree")
     call = CollectiveCall("all_reduce", spec.algorithm, _whole(spec.handed_on(itemsize), itemsize))
@@ -250,10 +248,8 @@ def tensor_parallel(spec: TensorParallel, n: int, itemsize: int) -> tuple[Worklo
 
 
 def pipeline(spec: Pipeline, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan a pipeline: every stage runs its microbatches in the order 1F1B, and sends results while it computes.
-
-    The ranks of a stage are consecutive. Each sends to the rank with its position in the next stage.
-    """
+    """Plan a pipeline: every stage runs its microbatches in the order 1F1B, and sends results while it computes. The
+    ranks of a stage are consecutive. Each sends to the rank with its position in the next stage."""
     plan, stages, blocks = WorkloadPlan(n), spec.stages, spec.blocks(itemsize)
     if len(blocks) < stages:
         raise wrong("workload", f"{len(blocks)} blocks are fewer than {stages} stages", "take fewer stages")
@@ -305,10 +301,8 @@ def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, i
 
 
 def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
-    """Plan a mixture of experts: in each block, tokens are sent to the ranks of their experts and back.
-
-    All gradients but those of the experts are reduced among all ranks.
-    """
+    """Plan a mixture of experts: in each block, tokens are sent to the ranks of their experts and back. All gradients
+    but those of the experts are reduced among all ranks."""
     plan, degree, blocks = WorkloadPlan(n), spec.degree or n, spec.blocks(itemsize)
     inside, _ = _neighbours(n, degree, "degree")
     shares = [max(1, round(UNITS * (place + 1) ** -spec.skew)) for place in range(degree)]
@@ -337,11 +331,9 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
 
 
 def _all_to_alls(spec: Moe, shares: list[int], nbytes: int, itemsize: int) -> tuple[CollectiveCall, CollectiveCall]:
-    """Return the all-to-all that sends tokens to the experts, and the one that sends them back.
-
+    """Return two collectives: the all-to-all that sends tokens to the experts, and the one that sends them back.
     `shares` are the ranks' shares of tokens. On the way back a rank with many tokens sends more. Rows of weights must
-    have equal sums, so a rank with few tokens gets a larger block to itself, which costs nothing.
-    """
+    have equal sums, so a rank with few tokens gets a larger block for itself, which costs nothing."""
     if len(set(shares)) == 1:
         even = CollectiveCall("all_to_all", spec.algorithm, _whole(nbytes, itemsize * len(shares)))
         return even, even
@@ -368,8 +360,6 @@ PLANS: Final[dict[type, Callable[..., Planned]]] = {
 
 
 def plan_of(spec: Any, n: int, itemsize: int) -> Planned:
-    """Plan a workload for `n` ranks, with `itemsize` bytes per element; return the plan and its columns for results.
-
-    Raises InputError if the workload does not fit that many ranks.
-    """
+    """Plan a workload for `n` ranks, with `itemsize` bytes per element. Return the plan, and columns to add to the
+    results. Raises InputError if the workload does not fit that many ranks."""
     return PLANS[type(spec)](spec, n, itemsize)

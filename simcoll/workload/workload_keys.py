@@ -33,8 +33,8 @@ First = Annotated[int | None, parsed("size", {"same": None, "none": 0}), text("2
 
 
 class Layer(NamedTuple):
-    """A layer on a rank: bytes of each tensor, times of its forward and backward pass in ps, and the number of its
-    block or None. Blocks are split or sharded as a whole."""
+    """A layer on one rank: the bytes of each tensor, the times of its forward and backward pass in ps, and the number
+    of its block or None. Blocks are split or sharded as a whole."""
 
     name: str
     tensors: tuple[int, ...]
@@ -92,10 +92,8 @@ class Training(Model):
         return self
 
     def timed(self, itemsize: int) -> list[Layer]:
-        """Return the layers in forward order.
-
-        A named model has `itemsize` bytes per parameter. Each layer that the file lists is a block.
-        """
+        """Return the layers with their times, in forward order. A named model has `itemsize` bytes per parameter. Each
+        layer that the file lists is a block of its own."""
         if self.model is None:
             given = [layer for layer in self.layers or () for _ in range(layer.times)]
             return [
@@ -125,9 +123,9 @@ class Training(Model):
 
 
 class Bucketed(Training):
-    """Training whose gradients go in buckets, each all-reduced when all of it is there, beside what is left of the
-    backward pass (`overlap`) or behind it; `bucket_cap: none` is an all-reduce for each tensor. They take turns on
-    `streams`: so many are under way at a time."""
+    """Training whose gradients are sent in buckets. Each bucket is all-reduced when it is complete, during the rest of
+    the backward pass (`overlap`) or after it. `bucket_cap: none` means an all-reduce for each tensor. Buckets use
+    `streams` in turn, so at most that many are under way at a time."""
 
     bucket_cap: BucketCap = BUCKET_CAP
     """Size of a bucket of gradients, as in PyTorch. `none`: each tensor is sent by itself."""
@@ -159,7 +157,7 @@ class Fsdp(Training):
 
 
 class Split(Bucketed):
-    """Training in which what a block hands on is sent: `activations` bytes, by default those of the model."""
+    """Training in which blocks send their results, `activations` bytes, between ranks. Default: the named model's."""
 
     activations: Bytes | None = None
     """Bytes of the activations that a block passes on. Default: the activations of the named model for `batch`
@@ -344,8 +342,8 @@ Workload = Annotated[
 
 
 def with_algorithm(spec: Any, algorithm: str, protocol: str = "none") -> Any:
-    """Return a copy of a workload in which all collectives use `algorithm`, even those with an algorithm of their own.
-    Their own protocols are removed unless `protocol` is `none`."""
+    """Return a copy of a workload in which all collectives use `algorithm`, also those that name another algorithm. The
+    protocols that they name are removed, unless `protocol` is `none`."""
     changed: dict[str, Any] = {"algorithm": algorithm}
     if isinstance(spec, Operations):
         own = {"algorithm": None, **({} if protocol == "none" else {"protocol": None})}

@@ -38,17 +38,18 @@ class ChangesInTime(NamedTuple):
 
 class FairFabric(NamedTuple):
     """The current flows and their links. Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the
-    flow of each place in `path`. By link: the flows on it as a linked list of places in `path` (`head`, `count`; then
-    `after` and `before` by place); its `capacity`, the rate still `available`, and the `share` of each flow without a
-    rate, in B/s; and the number of such flows (`unfixed`). No link has less capacity than `bound`.
+    flow of each position in `path`. By link: its flows as a linked list of positions in `path` (`head`, `count`; then
+    `after` and `before` by position); its `capacity`, the rate still `available`, and the `share` of each flow without
+    a rate, in B/s; and the number of such flows (`unfixed`). No link has less capacity than `bound`.
 
     By flow: its transfer (`on`), and when that `began`; the bytes left (`rest`) at time `since`; its rate in B/s;
     whether no byte has moved yet (`whole`); the `most` B/s that its links allow, and the time it takes in `full` at
     that rate; when it ends (`due`); its newly `solved` rate; its `narrowest` link. `ends` is a heap of the flows that
     end first in their component.
 
-    A component is what sharing connects: its `links` and `members` (flows), with marks of the instant at which each was
-    last found. `touched` are the links to be solved again, each `marked` with the instant."""
+    A component is a set of flows connected by shared links: its `links` and `members` (flows), with marks of the
+    instant at which each was last found. `touched` are the links to be solved again, each `marked` with the instant.
+    """
 
     path: Any
     length: Any
@@ -106,9 +107,9 @@ class FairRun(NamedTuple):
 def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
     """Run a program with max-min fair flows. Return how many transfers ended, and the latest time in ps.
 
-    `routes` lack the links that only one channel takes. A transfer that takes only such links is never a flow: its rate
-    is constant, so the end of its bytes is computed when it is ready. With `changes`, routes have all links; if it is
-    None, numba leaves out the code for changes.
+    `run.layout` has routes without the links that only one channel uses. A transfer with only such links is never a
+    flow: its rate is constant, so the end of its bytes is computed when it is ready. With `changes`, routes have all
+    links; if it is None, numba leaves out the code for changes.
     """
     progress, side, free_side, fabric = run.progress, run.layout.side, run.free_side, run.fabric
     state, heap, queue = progress.state, progress.starts.heap, progress.tasks.queue
@@ -163,8 +164,8 @@ def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
 
 @jit
 def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None) -> Any:
-    """Note that the bytes of transfer `i`, which `began` at that time, are all sent at `t`. Return when it ends, −1 if
-    it has to queue at the receive side."""
+    """Note that all bytes of transfer `i`, which `began` at that time, are sent at `t`. Return when the transfer ends,
+    or −1 if it has to queue at the receive side."""
     progress, w = run.progress, run.layout.way[i]
     arrive = progress.times.arrive
     waits.send(i, 0, t, began + value(run.layout.gap, w), progress)
@@ -182,8 +183,8 @@ def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None
 
 @jit
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
-    """Send transfer `i`, which is ready at `t`. Return when its bytes are all sent (−1 if that depends on other flows),
-    when it began, and the number of touched links."""
+    """Send transfer `i`, which is ready at `t`. Return when all its bytes are sent (−1 if that depends on other flows),
+    when it began, and the number of links whose flows changed (touched links)."""
     layout, hop, ready, fabric, capacity = run.layout, run.layout.hop, run.ready, run.fabric, run.fabric.capacity
     w, kind, c = layout.way[i], layout.kind[i], run.channel[i]
     began = t - value(run.progress.starts.lead, w)
@@ -209,13 +210,13 @@ def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | Non
 
 @jit
 def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
-    """Return `link`, or the extra link that stands for the cap of channel `c` if that is narrower."""
+    """Return the narrower of `link` and the extra link that stands for the bandwidth cap of channel `c`."""
     return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
 
 
 @jit
 def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun) -> None:
-    """Send flow `c` over route `w` from time `t` on; its rate is not known yet."""
+    """Send all bytes of flow `c` over route `w` from time `t` on; its rate is computed later."""
     fabric, hop, links = run.fabric, run.layout.hop, run.layout.links
     for e in range(hop[w + 1] - hop[w]):
         fabric.path[c * fabric.width + e] = links[hop[w] + e]
@@ -228,7 +229,7 @@ def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun) -> None:
 
 @jit
 def limit_now(c: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
-    """Limit flow `c` by the present bandwidths of its links."""
+    """Set the narrowest link and the greatest rate of flow `c` from the present bandwidths of its links."""
     fabric, link = run.fabric, tightest(c, run)
     capacity, narrowest = fabric.capacity, fabric.narrowest
     narrowest[c] = capped(c, link, run.caps, capacity)
@@ -238,7 +239,7 @@ def limit_now(c: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
 
 @jit
 def tightest(c: Any, run: FairRun) -> Any:
-    """Return the narrowest link of flow `c`, among equals the lowest number."""
+    """Return the link of flow `c` with the least capacity; among equals the one with the lowest number."""
     path, length, width = run.fabric.path, run.fabric.length, run.fabric.width
     least = path[c * width]
     for e in range(c * width + 1, c * width + length[c]):
@@ -249,7 +250,7 @@ def tightest(c: Any, run: FairRun) -> Any:
 
 @jit
 def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> Any:
-    """Apply the changes of links at `t`. Return the row of the next change, and the number of touched links."""
+    """Apply the changes of links at time `t`. Return the row of the next change, and the number of touched links."""
     fabric, n_touched = run.fabric, 0
     while row < len(changes.at) and changes.at[row] == t:
         link = changes.link[row]
@@ -274,7 +275,7 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
 
 @jit
 def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n_touched: Any) -> Any:
-    """Restart flow `c`, on a link found dead, if it has a new route; return the number of touched links."""
+    """Restart flow `c`, which uses a link found dead, if it has a new route; return the number of touched links."""
     turns, fabric, i = changes.turns, run.fabric, run.fabric.on[c]
     w = turns.way_after[turns.passed[0] * turns.ways + run.layout.way[i]]
     if w != turns.taken[i]:
@@ -336,7 +337,7 @@ def leave(c: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
-    """Note that a link has to be solved again at this instant; return the number of such (touched) links."""
+    """Note that the rates on a link have to be solved again at this instant; return the number of touched links."""
     if fabric.marked[link] != now:
         fabric.marked[link] = now
         fabric.touched[n_touched] = link
@@ -346,7 +347,7 @@ def touch(link: Any, now: Any, fabric: FairFabric, n_touched: Any) -> Any:
 
 @jit
 def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
-    """Find the flows connected with link `seed`, and the links they share; return the numbers of links and flows."""
+    """Find the flows connected with link `seed` by shared links, and these links; return both counts."""
     path, length, width, owner = fabric.path, fabric.length, fabric.width, fabric.owner
     links, members, link_mark, flow_mark = fabric.links, fabric.members, fabric.link_mark, fabric.flow_mark
     capacity, available, share, unfixed = fabric.capacity, fabric.available, fabric.share, fabric.unfixed
@@ -381,7 +382,7 @@ def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
 
 @jit
 def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
-    """Fix the rate of flow `c` and subtract it from its links; the share of other flows there never falls below it."""
+    """Fix the rate of flow `c` and subtract it from its links. Other flows keep shares of at least `rate`."""
     path, length, width = fabric.path, fabric.length, fabric.width
     available, share, unfixed, count = fabric.available, fabric.share, fabric.unfixed, fabric.count
     fabric.solved[c] = rate
@@ -406,8 +407,8 @@ def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
 
 @jit
 def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
-    """Compute the rates of all flows in the component by progressive filling. Rates never fall from round to round,
-    and no link is narrower than `bound`."""
+    """Compute the rates of the first `n_flows` flows in `members` by progressive filling. The rates fixed from round to
+    round never fall, and no link is narrower than `bound`."""
     owner, head, after, links = fabric.owner, fabric.head, fabric.after, fabric.links
     capacity, share, solved, narrowest = fabric.capacity, fabric.share, fabric.solved, fabric.narrowest
     left, first = n_flows, -1
@@ -439,8 +440,8 @@ def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
 
 @jit
 def replan(c: Any, t: Any, fabric: FairFabric) -> None:
-    """Let flow `c` move at its new rate from time `t`. Its `due` becomes the time when all its bytes are sent; NEVER if
-    it does not move, or beyond the clock's range."""
+    """Let flow `c` move at its new rate from time `t`, and set `due` to the time when all its bytes will be sent: NEVER
+    if it does not move, or if that is beyond the clock's range."""
     rest, since, rate, whole, due = fabric.rest, fabric.since, fabric.rate, fabric.whole, fabric.due
     if rate[c] >= 0.0:
         rest[c] = max(0.0, rest[c] - (rate[c] * (t - since[c])) / 1e12)
@@ -458,7 +459,7 @@ def replan(c: Any, t: Any, fabric: FairFabric) -> None:
 def solve(seed: Any, t: Any, now: Any, fabric: FairFabric) -> None:
     """Compute new rates for all flows connected with link `seed`.
 
-    Only those of them that end first are in the heap `ends`, as their end changes the rates of the others.
+    The heap `ends` has only the flows that end first among them, because their end changes the rates of the others.
     """
     members, ends, solved, rate, due = fabric.members, fabric.ends, fabric.solved, fabric.rate, fabric.due
     n_links, n_flows = connected(seed, now, fabric)

@@ -64,7 +64,7 @@ def fifo(run: FifoRun, changes: LinkHistory | None) -> Any:
 
 @jit
 def go_on(ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Process the first event. Return the updated number of ended transfers, and the updated latest time."""
+    """Process the first event of the heap. Return the new number of ended transfers, and the new latest time in ps."""
     progress, side, free_side = run.progress, run.layout.side, run.free_side
     starts, heap, arrive, state = progress.starts, progress.starts.heap, progress.times.arrive, progress.state
     t, key = heap.times[0], heap.items[0]
@@ -95,12 +95,13 @@ def go_on(ended: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) ->
 
 @jit
 def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, changes: LinkHistory | None) -> Any:
-    """Move the head of transfer `i`, which reaches its next link at `t`, over that link and the links that follow it
-    without an event. Return whether its tail has passed the last link, the time, and the latest time of the run.
+    """Move the head of transfer `i`, which reaches its next link at `t`, over that link, and over the next links as
+    long as they need no event. Return whether its tail has passed the last link, the time, and the latest time of the
+    run.
 
-    A link that `follows` another needs no event. All its heads come directly from that other link. This one serves them
-    one after the other, each for at least 1 ps, and has one latency for all. So heads reach the second link in the same
-    order, never two at once, and its service can be computed as soon as service at the first has begun.
+    A link that `follows` another link needs no event. All its heads come directly from that other link, which serves
+    them one after the other, each for at least 1 ps, and has one latency for all. So heads reach the following link in
+    the same order, never two at once. Its service can be computed as soon as service at the first link has begun.
     """
     progress, layout, follows, free_link, hop_begin, first_head, last_head = (
         run.progress, run.layout, run.follows, run.free_link, run.hop_begin, run.first_head, run.last_head
@@ -161,7 +162,7 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
 
 @jit
 def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
-    """Return the route of transfer `i`, which leaves at `t`, and note it as taken."""
+    """Return the route of transfer `i`, which leaves at `t`, and record it in `taken`. `way`: its first route."""
     turns = changes.turns
     while turns.passed[0] < len(turns.at) and turns.at[turns.passed[0]] <= t:
         turns.passed[0] += 1
@@ -172,8 +173,8 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 
 @jit
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
-    """Serve transfer `i`, which arrived at `came`, on `link` from when it is `free`. Return when service begins and
-    ends (or NEVER), when the link is free for the next, and when the transfer is sent again, or −1."""
+    """Serve transfer `i`, arrived at `came`, on `link`, busy until time `free`. Return four times in ps: when service
+    begins, when it ends (or NEVER), when the link is free again, and when the transfer is sent again, or −1."""
     first, at, kind = changes.first, changes.at, run.layout.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
     for e in range(first[link], first[link + 1]):
@@ -205,8 +206,8 @@ def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, cha
 
 @jit
 def lost_at(e: Any, came: Any, way: Any, taken: Any, changes: LinkHistory) -> Any:
-    """Return when a chunk that came at `came` to a link, dead since row `e` of the changes, is sent again; −1 if its
-    route has not changed, or if the failure is never detected."""
+    """Return when a chunk is sent again that came at `came` to a link, dead since row `e` of the changes. Return −1 if
+    its route has not changed, or if the failure is never detected."""
     turns, k = changes.turns, changes.turn[e]
     if k < 0:
         return -1

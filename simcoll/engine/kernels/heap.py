@@ -1,4 +1,4 @@
-"""4-ary heaps of (time, key)."""
+"""Heaps of (time, key), in which each entry has up to four children."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ jit = jit_for(__name__)
 
 
 class Heap(NamedTuple):
-    """A heap in the columns `times` and `items`. `size`, (1,), is the number of its entries. `place` is the place of
-    each key, empty if places are not recorded. `used`, (1,), is 1 if the first entry has been processed and may be
-    replaced, else 0."""
+    """A heap in the columns `times` and `items` (keys). `size`, (1,), is the number of its entries. `place` is the
+    position of each key; it is empty if positions are not recorded. `used`, (1,), is 1 if the first entry has been
+    processed and may be replaced, else 0."""
 
     times: Any
     items: Any
@@ -23,14 +23,14 @@ class Heap(NamedTuple):
 
 @jit
 def sooner(heap: Heap, a: Any, b: Any) -> Any:
-    """Return whether entry `a` is before entry `b`; without branches, which a processor would often mispredict."""
+    """Return whether entry `a` is before entry `b`; without branches, which a processor would often predict wrongly."""
     times, items = heap.times, heap.items
     return (times[a] < times[b]) | ((times[a] == times[b]) & (items[a] < items[b]))
 
 
 @jit
 def sift_up(heap: Heap, at: Any) -> None:
-    """Move the entry at `at` up to where it belongs."""
+    """Move the entry at position `at` towards the root, until its parent is not later."""
     times, items, place = heap.times, heap.items, heap.place
     t, i, tracked = times[at], items[at], len(place) > 0
     while at > 0:
@@ -49,7 +49,7 @@ def sift_up(heap: Heap, at: Any) -> None:
 
 @jit
 def sift_down(heap: Heap, size: Any, at: Any) -> None:
-    """Move the entry at `at`, of `size` entries, down to where it belongs."""
+    """Move the entry at position `at` of `size` entries away from the root, until its children are not earlier."""
     times, items, place = heap.times, heap.items, heap.place
     t, i, tracked = times[at], items[at], len(place) > 0
     while True:

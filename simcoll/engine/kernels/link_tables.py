@@ -70,7 +70,7 @@ class LinkTables:
         return found
 
     def follows(self) -> Array:
-        """Return for each link whether all routes that take it come directly from one other link. False for a link with
+        """Return for each link whether all routes that use it come directly from one other link. False for a link with
         several views (see `Program`), as transfers reach it through each view."""
         _, _, hop, links = self.routes
         before, several = np.full(self.links, NONE, np.int32), np.zeros(self.links, np.bool_)
@@ -120,7 +120,7 @@ class LinkTables:
 
 
 def _least(count: int, where: Array, what: Array) -> Array:
-    """Return for each of `count` places the least of the `what` whose `where` it is, or the largest int32."""
+    """Return for each index from 0 to `count` − 1 the least `what[i]` whose `where[i]` it is, or the largest int32."""
     found = np.full(count, np.iinfo(np.int32).max, np.int32)
     np.minimum.at(found, where, what)
     return found

@@ -36,8 +36,8 @@ class LongestRun(NamedTuple):
 
 @jit
 def longest(run: LongestRun) -> Any:
-    """Return an upper bound in ps of the time at which all rows that do not wait for ranks that never come have ended,
-    and channels may start again. It counts from the arrival of all other ranks."""
+    """Return an upper bound in ps of when the run ends, apart from rows that wait for ranks that never come, and when
+    channels may start again. It counts from the arrival of all other ranks."""
     rows, latest = len(run.reads), 0
     reads, chain, before, held, takes, deep = run.reads, run.chain, run.before, run.held, run.takes, run.deep
     credit_row, credit_loops, sent, complete, ends = run.credit_row, run.credit_loops, run.sent, run.complete, run.ends

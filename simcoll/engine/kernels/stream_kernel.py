@@ -22,8 +22,9 @@ COMPILED = is_compiled(__name__)
 
 
 class StreamRows(NamedTuple):
-    """The rows of one step: row r writes from its sender's slot to its receiver's over `links[hop[r]:hop[r + 1]]`. From
-    step to step its slots move round a cycle that begins at slot `base`. `connection` numbers its pair of ranks."""
+    """The rows of one step: row r sends from a slot of its sender to a slot of its receiver, over the links
+    `links[hop[r]:hop[r + 1]]`. From step to step the slots move round a cycle that begins at slot `base`. `connection`
+    numbers its pair of ranks."""
 
     src: Any
     src_slot: Any
@@ -37,10 +38,10 @@ class StreamRows(NamedTuple):
 
 
 class StreamLoop(NamedTuple):
-    """What holds for all rows of a loop. By link: its latency, and behind the number of rates the index of its rate
-    (`rates`). `table`: service times by size and rate. `sizes`: the index of each slot's size. Overheads in ps; by
-    size: the service time at the channel's cap, the duration of a reduction, and the bytes. Then the parameters of the
-    run; `offset` is the number of chunks in earlier loops."""
+    """The columns that hold for all rows of a loop. By link: its latency. `rates`: the number of distinct rates, then
+    the index of each link's rate. `table`: service times by size and rate. `sizes`: the index of each slot's size.
+    Overheads in ps. By size: the service time at the channel's cap, the duration of a reduction, and the bytes. Then
+    the parameters of the run; `offset` is the number of chunks in earlier loops."""
 
     latency: Any
     table: Any
@@ -76,8 +77,8 @@ class StreamState(NamedTuple):
 
 
 class StreamMemory(NamedTuple):
-    """The slot contents whose completion may still matter, `width` for each participant (0: one for each of its
-    `n_slots` slots): the slot, the time of completion, and the step that wrote it."""
+    """The writes to slots whose completion may still delay a transfer. Each participant has `width` entries (if 0, one
+    entry for each of its `n_slots` slots): the slot, the time of completion, and the step that wrote it."""
 
     keys: Any
     when: Any
@@ -88,8 +89,8 @@ class StreamMemory(NamedTuple):
 
 @jit
 def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
-    """Return the place in the memory of the last write to `slot` of participant `p`; −1 if it is forgotten, or if the
-    slot holds its input."""
+    """Return the index in the memory of the last write to `slot` of participant `p`. Return −1 if this write is
+    forgotten, or if there was none."""
     if width == 0:
         at = p * slots + slot
         return at if keys[at] >= 0 else -1
@@ -103,9 +104,10 @@ def recall(keys: Any, width: Any, slots: Any, p: Any, slot: Any) -> Any:
 
 @jit
 def room(keys: Any, when: Any, width: Any, free: Any, lanes: Any, offset: Any, p: Any) -> Any:
-    """Return a place in the memory of participant `p` that is empty, or whose write may be forgotten; −1: none.
+    """Return an index in the memory of participant `p` that is free, or whose write may be forgotten; −1 if there is
+    none.
 
-    Slots use its `lanes` channels round-robin, counted on from the `offset` chunks of earlier loops.
+    Slots use the participant's `lanes` channels round-robin, counted on from the `offset` chunks of earlier loops.
     """
     for at in range(p * width, (p + 1) * width):
         key = keys[at]
@@ -124,7 +126,7 @@ def play(
     wait: Any,
     sent: Any,
 ) -> Any:
-    """Replay some steps of one pattern in index order. Return DONE, or the code of why it stopped.
+    """Replay some steps of one pattern in index order. Return DONE, or the code of the reason why the replay stopped.
 
     DONE means that the result is exact: every server took transfers in the order (ready, index); under `fair` no two
     flows met. A single loop for this engine and for programs in memory was measured: to look writes up in a
@@ -236,9 +238,9 @@ def turn(slot: Any, base: Any, span: Any, shift: Any) -> None:
 
 @jit
 def settled(rows: StreamRows, memory: StreamMemory, free: Any, before: Any, done: Any) -> Any:
-    """Return whether rows can wait for no remembered writes but those that they read next; these times go to `done`.
+    """Return whether the rows need to wait only for writes that they read next. The times of these writes go to `done`.
 
-    `before[r]` is the row that writes what row r reads. Each participant has one channel.
+    Row r reads what row `before[r]` writes. Each participant has one channel.
     """
     src, src_slot = rows.src, rows.src_slot
     keys, times, width = memory.keys, memory.when, memory.width
@@ -310,21 +312,21 @@ def go_round(
 
 @jit
 def meet(done: Any, before: Any, free: Any, out: Any) -> None:
-    """Write to `out` the later of when the row before is done and when the channel is free."""
+    """Write to `out` for each row the later of two times: when row `before` is done, and when the channel is free."""
     for r in range(len(free)):
         out[r] = max(done[before[r]], free[r])
 
 
 @jit
 def later(times: Any, out: Any) -> None:
-    """Write to `out` the later of `out` and `times`, by row."""
+    """Write to `out` for each row the later of `out` and `times`."""
     for r in range(len(times)):
         out[r] = max(out[r], times[r])
 
 
 @jit
 def add(times: Any, durations: Any, out: Any) -> None:
-    """Write the sum of times and durations to `out`."""
+    """Write to `out` for each row the sum of its time and duration."""
     for r in range(len(durations)):
         out[r] = times[r] + durations[r]
 
@@ -338,7 +340,7 @@ def copy(times: Any, out: Any) -> None:
 
 @jit
 def pass_link(head: Any, tail: Any, free: Any, busy: Any, latency: Any, begin: Any) -> None:
-    """Advance the times of head and tail from before a link to behind it, and the time at which it is free."""
+    """Advance for each row the times of its head and tail over a link, and the time when the link is `free`."""
     for r in range(len(free)):
         begin[r] = max(head[r], free[r])
     for r in range(len(free)):
@@ -352,26 +354,26 @@ def pass_link(head: Any, tail: Any, free: Any, busy: Any, latency: Any, begin: A
 if not COMPILED:
 
     def meet(done: Any, before: Any, free: Any, out: Any) -> None:
-        """See above."""
+        """As the compiled `meet`: write the later of `done[before]` and `free` to `out`."""
         n = len(free)
         np.maximum(done[before], free, out=out[:n])
 
     def later(times: Any, out: Any) -> None:
-        """See above."""
+        """As the compiled `later`: write the later of `out` and `times` to `out`."""
         n = len(times)
         np.maximum(out[:n], times, out=out[:n])
 
     def add(times: Any, durations: Any, out: Any) -> None:
-        """See above."""
+        """As the compiled `add`: write the sums of times and durations to `out`."""
         n = len(durations)
         np.add(times[:n], durations, out=out[:n])
 
     def copy(times: Any, out: Any) -> None:
-        """See above."""
+        """As the compiled `copy`: copy times to `out`."""
         out[:] = times[: len(out)]
 
     def pass_link(head: Any, tail: Any, free: Any, busy: Any, latency: Any, begin: Any) -> None:
-        """See above."""
+        """As the compiled `pass_link`: advance head, tail and `free` over a link."""
         n = len(free)
         np.maximum(head[:n], free, out=begin[:n])
         np.add(begin[:n], busy, out=free)

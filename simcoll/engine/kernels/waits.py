@@ -25,12 +25,12 @@ heaps = load_like(__name__, plain_heap)
 
 
 class Layout(NamedTuple):
-    """What a kernel reads of a program. By row: the way (route), the index of the size (`kind`), the receive side, and
-    whether it reduces. By size: the number of loops in which a whole piece is sent (`whole`), empty if rows are sent
-    whole. `piece` is the index of its size. Durations by way: the channel's `gap`, and `o_recv`; by size: the service
-    time at the channel's `cap`, and of a reduction (`gamma`). A column of durations is empty if all entries are 0. Way
-    w takes `links[hop[w]:hop[w + 1]]`. By link: the index of its rate, and its latency. `service[size * rates + rate]`
-    is a service time."""
+    """The columns of a program that a kernel reads. By row: the way (route), the index of the size (`kind`), the
+    receive side, and whether it reduces. By size: the number of loops in which a whole piece is sent (`whole`), empty
+    if rows are sent whole; `piece` is the index of a whole piece's size. Durations by way: the channel's `gap`, and
+    `o_recv`. Durations by size: the service time at the channel's `cap`, and the reduction (`gamma`). A column of
+    durations is empty if all its entries are 0. Way w takes `links[hop[w]:hop[w + 1]]`. By link: the index of its rate,
+    and its latency. `service[size * rates + rate]` is a service time."""
 
     way: Any
     kind: Any
@@ -61,12 +61,12 @@ class KernelTimes(NamedTuple):
 
 
 class Starts(NamedTuple):
-    """Transfers before their start. A schedule of `rows` rows runs in `loops` loops; row r of loop l is transfer
-    r + l · `rows`. Its heap key holds, from the lowest bits, the row (`row_bits`), the loop (`loop_bits`), and `step` +
-    loop. `step` is empty if loops run one after the other. The last row of a channel is followed by the channel's
-    `first` row, in the next loop. By transfer: the earliest time `when` it may start, and the number of conditions
-    `pending`. `way` is by row. `lead`, by way, is the time from a start to the head's arrival at the first link.
-    `start` receives the times of starts."""
+    """Transfers before their start. A schedule of `rows` rows runs in `loops` loops; row r of loop l is transfer r + l
+    · `rows`. Its heap key holds, from the lowest bits, the row (`row_bits`), the loop (`loop_bits`), and the sum of
+    step and loop. `step` is empty if loops run one after the other. After the last row of a channel comes its `first`
+    row, in the next loop. By transfer: the earliest time `when` it may start, and the number of conditions `pending`.
+    `way` is by row. `lead`, by way, is the time from a start to the head's arrival at the first link. `start` receives
+    the times of starts."""
 
     loops: int
     rows: int
@@ -83,9 +83,9 @@ class Starts(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """The rows that wait for each row: see `invert_waits`. `chain` is the row's own predecessor in its chain. The
-    end of a row gives its credit to row `credit_after`, `credit_later` loops later (empty: 0). `turn`, (2 × rows,):
-    the rows that its end releases under blocking sends."""
+    """The rows that wait for each row: see `invert_waits`. `chain` is the row whose write must be complete before the
+    row's own. When a row ends, row `credit_after` may start, `credit_later` loops later (empty: 0). `turn`, (2 ×
+    rows,): the rows that may start when it ends, under blocking sends."""
 
     chain: Any
     chain_after: Any
@@ -122,8 +122,8 @@ class TaskColumns(NamedTuple):
 
 
 class Barriers(NamedTuple):
-    """The step of each transfer. By step: its first transfer, and how many transfers are `left`. `passed`: how many
-    steps are over, and the latest end so far."""
+    """Barriers between steps: the step of each transfer. By step: its first transfer, and how many transfers are
+    `left`. `passed`: how many steps are over, and the latest end so far."""
 
     step: Any
     first: Any
@@ -150,9 +150,9 @@ class Progress(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Reroutes: at each turn, counted from 1, a link is found dead `at` some time. From then on transfers take way
-    `way_after[turn * ways + way]` in place of `way`. `taken`: the way that each transfer took; `passed`, (1,): the last
-    turn."""
+    """Reroutes. At each turn, counted from 1, a link is found dead at a time (`at`, by turn). From then on transfers
+    take way `way_after[turn * ways + way]` in place of `way`. `taken`: the way that each transfer took. `passed`, (1,):
+    the last turn."""
 
     at: Any
     way_after: Any
@@ -169,14 +169,14 @@ def value(column: Any, i: Any) -> Any:
 
 @jit
 def key_of(row: Any, loop: Any, starts: Starts) -> Any:
-    """Return the heap key of a transfer; keys have the order of the transfers' indices in the program of all loops."""
+    """Return the heap key of a transfer. Keys sort as the transfers' indices in the program of all loops do."""
     step, row_bits, loop_bits = starts.step, starts.row_bits, starts.loop_bits
     return (((value(step, row) + loop) << loop_bits | loop) << row_bits) | row if starts.loops > 1 else row
 
 
 @jit
 def kind_of(row: Any, loop: Any, layout: Layout) -> Any:
-    """Return the index of a transfer's size: of a whole piece, or of the remainder in the last loop."""
+    """Return the index of a transfer's size: the size of a whole piece, or in the last loop of the remainder."""
     kind, whole = layout.kind[row], layout.whole
     return layout.piece if len(whole) and loop < whole[kind] else kind
 
@@ -192,9 +192,9 @@ def receive(row: Any, loop: Any, layout: Layout) -> Any:
 
 @jit
 def invert_waits(waits: Any, after: Any, pending: Any) -> None:
-    """Invert "row i waits for row j" into "j is followed by i". `waits` are reads, chain, credit and channel_before.
-    Results: `after` (first_reader, next_reader, chain_after, credit_after and channel_after, filled with −1 before),
-    and `pending` (filled with 0), the number of rows that each waits for. Credits may be empty."""
+    """Invert "row i waits for row j" into "row j is followed by row i". `waits` are reads, chain, credit (may be empty)
+    and channel_before. Results: `after` (first_reader, next_reader, chain_after, credit_after and channel_after, filled
+    with −1 by the caller), and `pending` (filled with 0), the number of rows that each row waits for."""
     reads, chain, credit, before = waits
     first_reader, next_reader, chain_after, credit_after, channel_after = after
     for i in range(len(reads) - 1, -1, -1):
@@ -213,7 +213,7 @@ def invert_waits(waits: Any, after: Any, pending: Any) -> None:
 
 @jit
 def relax(row: Any, loop: Any, t: Any, starts: Starts) -> None:
-    """Note that one of the conditions of a transfer is met at `t`; the last one starts it."""
+    """Note that a transfer need no longer wait for one of its conditions, met at `t`. The last condition starts it."""
     i = row + loop * starts.rows
     t = max(t, starts.when[i])
     starts.when[i] = t
@@ -263,7 +263,7 @@ def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
 
 @jit
 def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """Complete a transfer at `t`: the readers of what it wrote may start, and transfers chained to it may complete."""
+    """Complete a transfer at `t`: readers of what it wrote may start, and later writes to its slot may complete."""
     starts, state, successors = progress.starts, progress.state, progress.successors
     complete, receiver, done = progress.times.complete, progress.tasks.receiver, progress.done
     while True:
@@ -288,7 +288,7 @@ def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
 
 @jit
 def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """End a transfer at `t`."""
+    """End a transfer at `t`; complete it, unless an earlier write to its slot has to be complete first."""
     starts, state, successors, tasks = progress.starts, progress.state, progress.successors, progress.tasks
     end, credit_after, turn = progress.times.end, successors.credit_after, successors.turn
     base = loop * starts.rows
@@ -316,7 +316,7 @@ def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
 
 @jit
 def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
-    """Note that transfer `i` ends at `t`: after the last of its step the next step starts."""
+    """Note that transfer `i` ends at `t`. If it is the last of its step, start the transfers of the next step."""
     step, first, left, passed = barriers
     left[step[i]] -= 1
     passed[1] = max(passed[1], t)
@@ -332,7 +332,7 @@ def pass_barriers(i: Any, t: Any, starts: Starts, barriers: Barriers) -> None:
 
 @jit
 def count_down(k: Any, t: Any, tasks: TaskColumns) -> None:
-    """Note that at `t` task `k` has one condition less to be done; after the last one, queue the task."""
+    """Note that at `t` one more condition is met for task `k` to be done; after its last condition, queue the task."""
     left, done, queue = tasks.left, tasks.done, tasks.queue
     if k < 0:
         return

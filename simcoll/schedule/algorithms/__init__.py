@@ -34,7 +34,7 @@ def build(collective: str, algorithm: str, n: int, *, root: int = 0, groups: Gro
 def stream(
     collective: str, algorithm: str, n: int, *, root: int = 0, groups: Groups = (), agents: int = 0
 ) -> StreamedSchedule:
-    """The schedule as `build` makes it, but yielded step by step: for schedules too large for memory."""
+    """Return the schedule that `build` returns, but yielded step by step, for schedules too large for memory."""
     try:
         ranks = operator.index(n)
     except TypeError:

@@ -58,7 +58,7 @@ def two_shot(request: Request) -> Iterator[StepPattern]:
 
 
 def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
-    """Every rank, (n, 1), and its receivers in order, (n, n−1): first its own group, then the next group, and so on.
+    """Return every rank, (n, 1), and its receivers in order, (n, n−1): its own group, then the next group, and so on.
     In each group the order starts at the sender's own position, so that ranks of a group send to different ranks."""
     table = request.equal_groups()
     table = table.reshape(len(table), -1)

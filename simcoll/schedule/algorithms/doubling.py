@@ -64,7 +64,7 @@ def _folded(n: int) -> tuple[Ranks, Ranks]:
 
 
 def _bit_reversed(power: int) -> Ranks:
-    """0 … power−1 in bit-reversed order: 0, 4, 2, 6, 1, 5, 3, 7."""
+    """Return the numbers 0 … power−1 in bit-reversed order, e.g. 0, 4, 2, 6, 1, 5, 3, 7 for 8."""
     order = np.zeros(1, np.int64)
     while len(order) < power:
         order = np.concatenate([2 * order, 2 * order + 1])
@@ -72,7 +72,7 @@ def _bit_reversed(power: int) -> Ranks:
 
 
 def _owners(extra: Ranks, core: Ranks) -> Ranks:
-    """For each rank its position in the core; for an extra rank, the position of the core rank that takes its data."""
+    """Return for each rank its position in the core; for an extra rank, that of the core rank that takes its data."""
     owner = np.empty(len(extra) + len(core), np.int64)
     owner[core], owner[extra] = np.arange(len(core)), np.arange(len(extra))
     return owner

@@ -18,7 +18,7 @@ def _shards(request: Request) -> int:
 
 
 def _turned(request: Request) -> Rotation:
-    """The symmetry of the schedule: a shift of all ranks by one group; shards of the outermost level shift along."""
+    """Return the schedule's symmetry: a shift of all ranks by one group, with the shards of the outermost level."""
     groups = request.two_levels()
     return Rotation(len(groups[0]), 1, len(groups))
 

@@ -42,7 +42,7 @@ def nvls_reduce_scatter(request: Request) -> Iterator[StepPattern]:
 
 
 def _parts(request: Request) -> int:
-    """Number of parts of the buffer: two (one for each tree) for each head, i.e. each rank that sends across groups."""
+    """Return the number of parts of the buffer: two (one per tree) for each head, a rank that sends across groups."""
     size = int(request.equal_groups()[0].size)
     return 2 * min(size, int(request.options.get("heads", size)))
 
@@ -88,7 +88,8 @@ def nvls_tree(request: Request) -> Iterator[StepPattern]:
 
 
 def _across(ranks: building_blocks.Ranks, tree: building_blocks.Ranks, n: int) -> building_blocks.Ranks:
-    """Parents of all n ranks: for `ranks`, one a group, by a tree of groups; −1 for all others and for the root."""
+    """Return the parents of all n ranks in a tree over groups. `ranks`: one rank of each group, which takes part; all
+    others, and the root, get −1."""
     parent = np.full(n, -1, np.int64)
     parent[ranks] = np.where(tree < 0, -1, ranks[tree])
     return parent

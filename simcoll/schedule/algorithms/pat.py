@@ -18,10 +18,10 @@ AGGREGATION = {"aggregation": tuple(str(1 << power) for power in range(13))}  # 
 
 
 def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
-    """For each round the distance of its messages, and the distances that their blocks have travelled before.
+    """Return for each round the distance of its messages, and the distances that the sent blocks have travelled before.
 
-    First, blocks reach every `apart`-th rank; each round doubles the number of ranks reached. Then all these ranks
-    pass the blocks on to the `apart` − 1 ranks behind them, one rank a round.
+    First, blocks reach every `apart`-th rank; each round doubles the number of ranks reached. Then all these ranks pass
+    the blocks on to the `apart` − 1 ranks behind them, one rank a round.
     """
     power = 1 << (request.n - 1).bit_length()
     apart = power // min(int(request.options.get("aggregation", power)), max(1, power // 2))

@@ -24,12 +24,12 @@ def _chunks(request: Request) -> int:
 
 
 def _around(request: Request) -> Rotation:
-    """The symmetry of the schedule: a shift of all ranks by one, and of the chunks by one chunk."""
+    """Return the schedule's symmetry: a shift of all ranks by one, and of the chunks by one chunk."""
     return Rotation(1, _slices(request), _chunks(request))
 
 
 def _slots(request: Request) -> building_blocks.Ranks:
-    """The slices of each rank's chunk, (n, slices)."""
+    """Return the slots of each rank's chunk, one slot for each slice of it, (n, slices)."""
     return np.arange(_chunks(request)).reshape(request.n, -1)
 
 

@@ -18,13 +18,13 @@ from simcoll.schedule.steps import Rotation, StepPattern, send, together
 
 
 def _grid(request: Request) -> Ranks:
-    """The ranks as an array with an axis for each dimension in which there are several."""
+    """Return the ranks as an array with one axis for each dimension, without dimensions of one rank."""
     grid = request.equal_groups()
     return grid.reshape([side for side in grid.shape if side > 1] or [1])
 
 
 def _ports(request: Request) -> int:
-    """Number of links a rank can use at once; the buffer is cut into as many parts."""
+    """Return the number of links a rank can use at once; the buffer is cut into as many parts."""
     return 1 if request.options.get("ports") == "one" else 2 * _grid(request).ndim
 
 
@@ -33,7 +33,8 @@ def _chunks(request: Request) -> int:
 
 
 def _parts(request: Request, mirrored: Callable[[Ranks], Ranks] = np.flip) -> list[tuple[Ranks, Ranks]]:
-    """For every part of the buffer, a view of the grid and the chunk of each rank in the part, in the view's order.
+    """Return for every part of the buffer a view of the grid, and the chunk of each rank in the part, in the view's
+    order.
 
     Each axis comes last in two views. One of the two is `mirrored`: its rings run in the opposite direction.
     """
@@ -44,7 +45,7 @@ def _parts(request: Request, mirrored: Callable[[Ranks], Ranks] = np.flip) -> li
 
 
 def _turned(request: Request) -> Rotation:
-    """The symmetry of the schedule: a shift of all ranks by one along the first axis; chunks shift along."""
+    """Return the schedule's symmetry: a shift of all ranks by one along the first axis, with their chunks."""
     grid = _grid(request)
     return Rotation(grid.size // len(grid), _chunks(request) // len(grid), _chunks(request))
 
@@ -96,13 +97,14 @@ def swing(request: Request) -> Iterator[StepPattern]:
 
 
 def _one_on(grid: Ranks) -> Ranks:
-    """The grid shifted by one along each axis, so that even and odd ranks swap their directions."""
+    """Return the grid shifted by one along each axis, so that even and odd ranks swap their directions."""
     axes = range(grid.ndim)
     return np.roll(grid, [1 for _ in axes], list(axes))
 
 
 def _gathering(grid: Ranks, chunks: Ranks) -> Iterator[tuple[Ranks, Ranks, Ranks]]:
-    """The steps of swing's all-gather: senders, receivers and slots. Every rank gets each other rank's chunk once."""
+    """Yield senders, receivers and slots of each step of swing's all-gather. Every rank gets each other rank's chunk
+    once."""
     slot = np.empty(grid.size, np.int64)
     slot[grid] = chunks
     has = np.eye(grid.size, dtype=np.bool_)  # [rank, owner of a block]
@@ -113,19 +115,20 @@ def _gathering(grid: Ranks, chunks: Ranks) -> Iterator[tuple[Ranks, Ranks, Ranks
 
 
 def _swings(grid: Ranks) -> Iterator[tuple[Ranks, Ranks]]:
-    """Senders and receivers of each step of a reduce-scatter; steps alternate between dimensions, the last first."""
+    """Return senders and receivers of each step of a reduce-scatter. Steps alternate between dimensions."""
     lines = [np.moveaxis(grid, axis, 0).reshape(grid.shape[axis], -1) for axis in reversed(range(grid.ndim))]
     yield from _in_turn([list(_swings_of(line)) for line in lines])
 
 
 def _in_turn(steps: Sequence[Sequence[tuple[Ranks, Ranks]]]) -> Iterator[tuple[Ranks, Ranks]]:
-    """The first step of each dimension, then the second steps, and so on; dimensions with fewer steps end earlier."""
+    """Return the first steps of all dimensions, then the second steps, and so on; a dimension may have fewer steps."""
     for number in range(max(map(len, steps))):
         yield from (each[number] for each in steps if number < len(each))
 
 
 def _swings_of(line: Ranks) -> Iterable[tuple[Ranks, Ranks]]:
-    """The steps along one dimension; `line` is (m, parallel lines). If m is odd, rank m−1 joins in the last step."""
+    """Return the steps along one dimension. `line` is (m, parallel lines). If m is odd, rank m−1 takes part in the last
+    step only."""
     core, odd = np.split(line, [len(line) - len(line) % 2])
     place, steps = np.arange(len(core)), (len(core) - 1).bit_length() if len(core) else 0
     for step in range(steps):

@@ -72,7 +72,8 @@ def chain_tree(request: Request) -> Iterator[StepPattern]:
 
 
 def _chained(groups: Sequence[Sequence[int]], across: Ranks) -> Ranks:
-    """Parents of all ranks: the rank before it in its group; for a group's first rank, that of the parent group."""
+    """Return the parents of all ranks: the rank before it in its group; for a group's first rank, that of the parent
+    group."""
     parent = np.empty(sum(map(len, groups)), np.int64)
     for ranks, above in zip(groups, across.tolist(), strict=True):
         parent[list(ranks)] = [groups[above][0] if above >= 0 else -1, *ranks[:-1]]
@@ -120,7 +121,8 @@ def reduce_scatter_gather(request: Request) -> Iterator[StepPattern]:
 
 
 def _binomial_levels(request: Request) -> Iterator[tuple[Ranks, Ranks, Ranks]]:
-    """The levels of a binomial tree, leaves first: child, parent and block, an entry for each block below the child."""
+    """Return the levels of a binomial tree, leaves first: child, parent and block, with an entry for each block below
+    the child."""
     order, distance = building_blocks.rooted(request.n, request.root), 1
     while distance < request.n:
         child = np.arange(distance, request.n, 2 * distance)
