@@ -112,8 +112,9 @@ def in_turn(program: Program) -> bool:
 
     Every channel must begin in the second only after all that it sent in the first has ended: then `upper_bound_ps`
     counts no more transfers ahead than with one program. Programs of more than `MOST_ROWS` rows give False, as the
-    check takes long. A transfer *hears of* a rank if, by its dependencies, it cannot begin before that rank has begun. In the
-    second program that rank has then received all of the first, so all transfers that it hears of there have ended.
+    check takes long. A transfer *hears of* a rank if, by its dependencies, it cannot begin before that rank has begun.
+    In the second program that rank has then received all of the first, so all transfers that it hears of there have
+    ended.
     """
     rows, ranks = len(program), program.schedule.n
     if rows > MOST_ROWS:
