@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction

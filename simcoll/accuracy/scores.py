@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy.table_join import JoinedPoint
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 
 Document = dict[str, Any]
 

@@ -66,8 +66,8 @@ def measure(
     missing rows.
     """
     from simcoll.measurement import real_run as real
+    from simcoll.measurement.cases_of_points import dry_run as rehearsed
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
-    from simcoll.measurement.run_cases import dry_run as rehearsed
     from simcoll.scenario.scenario_files import load
 
     _check(timeout, output)

@@ -75,7 +75,7 @@ def tune(
     that the tuner reads: env, library_version, and keys of the topology.
     """
     from simcoll.config import text_table
-    from simcoll.nccl import communicator, graph_search, graph_xml, tuner
+    from simcoll.nccl import communicator, environment, graph_search, graph_xml, tuner
     from simcoll.report.verdicts import of_tuner
     from simcoll.topology import nccl_graphs, topology_builder
 
@@ -95,7 +95,7 @@ def tune(
         machine, count = str(spec.system or spec.file or spec.title), topology_builder.nodes_of(spec)
         file = topology_builder.load_system(machine)
         of = graphs.gpus * count if graphs and ranks is None else ranks
-        settings = env.search(file) if env.given else graph_search.DEFAULTS
+        settings = env.search(file) if env.given else environment.DEFAULTS
         found = communicator.communicator(file, count, of, graphs.graphs if graphs else None, settings)
         comm = env.applied(found)
         table = tuner.table(comm, scenario.library_version, env.selection)

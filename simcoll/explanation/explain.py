@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import simcoll
 from simcoll.config import text_table
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import ScheduleError
 from simcoll.explanation.critical_path import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare

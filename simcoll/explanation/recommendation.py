@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers

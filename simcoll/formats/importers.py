@@ -175,8 +175,12 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
         if measured.normal("collective", given) not in there:  # the table names, or implies, another one
             raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there; leave it out")
     notes = ImportLog()
-    named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
-    notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
+    collectives, ranks, libraries = (
+        ", ".join(sorted({str(getattr(row, column) or "not named") for row in rows}))
+        for column in ("collective", "ranks", "library")
+    )
+    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    notes.read.append(f"{count}: {collectives}; {ranks} ranks; library {libraries}")
     for remark in measured.remarks(text, source, rows):
         notes.warn(remark)
     sources = sorted({row.timing for row in rows if row.timing})

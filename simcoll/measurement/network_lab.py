@@ -15,11 +15,11 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.measurement import real_run
+from simcoll.measurement.cases_of_points import CaseRow, Tell
 from simcoll.measurement.launcher import Launcher, orderly_end
 from simcoll.measurement.network_namespaces import INTERFACE, BuiltNetwork
-from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology import topology_builder
 

@@ -26,13 +26,13 @@ import numpy as np
 
 import simcoll
 from simcoll.config import text_table
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.machine_limits import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
+from simcoll.measurement.cases_of_points import Case, CaseRow, Tell, cases
 from simcoll.measurement.launcher import LOCAL, PREFIX, Launcher, launch
 from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
-from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.prediction.sweep import RowLog

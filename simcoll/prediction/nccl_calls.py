@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, numbers_of, sorted_out
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
@@ -22,8 +22,7 @@ from simcoll.nccl import algorithm_names, call_choice, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.nccl.environment import NcclEnv
-from simcoll.nccl.graph_search import DEFAULTS
+from simcoll.nccl.environment import DEFAULTS, NcclEnv
 from simcoll.nccl.kernel_costs import CostKind, Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
 from simcoll.nccl.within_node import HOST, by_host, host_links, staged, with_hubs

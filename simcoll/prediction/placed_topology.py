@@ -10,7 +10,7 @@ import numpy as np
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv

@@ -11,7 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
-from simcoll.engine import bounds
+from simcoll.engine import lower_bounds
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import Joined, composed_ps
 from simcoll.engine.joined_program import Operation, join
@@ -111,7 +111,7 @@ def _may_be_long(whole: StreamedProgram, point: Scenario) -> bool:
 def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof: str) -> None:
     """Raise ScheduleError (unproved schedule) or BoundError for a time that is shorter than any schedule can take."""
     source, asked = whole.stream, (whole.nbytes, whole.itemsize, whole.weights)
-    bound = bounds.beaten(took_ps, source, network, whole.devices, *asked)
+    bound = lower_bounds.beaten(took_ps, source, network, whole.devices, *asked)
     if bound is not None:
         took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
         if proof == "off":
@@ -126,7 +126,7 @@ def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None
     network = served_by(rated, beyond_rated(scenario, rated, call.costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
-    return bounds.lower_bound_ps(whole.stream, network, whole.devices, *asked, reducing)
+    return lower_bounds.lower_bound_ps(whole.stream, network, whole.devices, *asked, reducing)
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:

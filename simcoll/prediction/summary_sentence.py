@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.scenario.profile import described_transport, load_profile
 from simcoll.topology.machine_files import shipped_systems

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from simcoll import units
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import InputError, nearest
 from simcoll.prediction.result_rows import COLUMNS, UNITS, dotted, swept
 from simcoll.scenario.profile import titled

@@ -16,8 +16,8 @@ from clusters.rows import ClusterRow, fitted, rows_of
 from clusters.verdicts import Cells
 from simcoll.accuracy import scores
 from simcoll.accuracy.studies import baselines
-from simcoll.config.groups import grouped
-from simcoll.measurement.run_cases import Tell
+from simcoll.config.grouping import grouped
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction.result_rows import write_atomically
 
 Key = Callable[[ClusterRow], Any]

@@ -14,10 +14,10 @@ from typing import Final
 from clusters import transports
 from clusters.rows import ClusterRow, by_profile, fit_to
 from clusters.transports import ClusterSamples
-from simcoll.accuracy.fit import fit_rows
-from simcoll.config.groups import grouped
+from simcoll.accuracy.fit import rows_to_fit
+from simcoll.config.grouping import grouped
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction.confidence import ModelErrors
 from simcoll.scenario.profile import Profile, load_profile
 
@@ -28,7 +28,7 @@ def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
     """Return each cluster's rows on several nodes, ready to be timed under other costs of their network."""
     found = []
     for name, own in grouped([row for row in rows if row.nodes > 1], lambda row: row.cluster).items():
-        samples, _ = fit_rows.of_pairs([(row.row, row.point.scenario) for row in own])
+        samples, _ = rows_to_fit.of_pairs([(row.row, row.point.scenario) for row in own])
         found.append(ClusterSamples(name, own[0].place, samples, load_profile(own[0].point.scenario.profile)))
     return found
 

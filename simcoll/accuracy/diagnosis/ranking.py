@@ -21,10 +21,10 @@ from simcoll.accuracy.diagnosis.judgement import (
     log_errors,
     shifts,
 )
-from simcoll.accuracy.fit.fit_rows import RetimedPoint
+from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
 from simcoll.config.arrays import Floats, distinct
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 

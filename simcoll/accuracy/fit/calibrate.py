@@ -23,22 +23,22 @@ from numpy.typing import NDArray
 import simcoll
 from simcoll.accuracy import measured_points, scores, table_join
 from simcoll.accuracy.fit import (
-    fit_rows,
     parameters,
     posterior_estimate,
     prior,
+    rows_to_fit,
 )
 from simcoll.accuracy.fit.estimate import Estimate, errors_held_out, estimate, noise_of, own_errors
-from simcoll.accuracy.fit.fit_rows import Samples
+from simcoll.accuracy.fit.rows_to_fit import Samples
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
@@ -98,9 +98,9 @@ def calibrate(
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
     kept = dict(map(yaml_tree.condition, where))
-    rows, sources, notes = fit_rows.read(files, kept)
-    data, more = fit_rows.samples(rows, asking)
-    chosen, split = fit_rows.split(data, _listed(fit))
+    rows, sources, notes = rows_to_fit.read(files, kept)
+    data, more = rows_to_fit.samples(rows, asking)
+    chosen, split = rows_to_fit.split(data, _listed(fit))
     (point,) = asking.points(dataclasses.replace(data.rows[0], others={}))
     about = [*where, *ways]
     generations = (asking.generation,) if asking.generation else ()

@@ -30,16 +30,16 @@ from simcoll.accuracy.fit.estimate import (
     check_limits,
     errors_left_out,
 )
-from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Belief, Line
 from simcoll.accuracy.fit.parameters import with_costs
 from simcoll.accuracy.fit.prior import Part
+from simcoll.accuracy.fit.rows_to_fit import Samples
 from simcoll.config.arrays import Floats
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction import confidence
 from simcoll.prediction.confidence import FAR, NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile

@@ -14,7 +14,7 @@ from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.studies.baselines import RIVALS
 from simcoll.accuracy.studies.study_file import PLACES
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.schedule.names import WORKLOAD

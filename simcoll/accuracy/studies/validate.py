@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from simcoll.accuracy import measured_points, table_join
-from simcoll.accuracy.fit import calibrate, fit_rows
+from simcoll.accuracy.fit import calibrate, rows_to_fit
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
@@ -26,8 +26,8 @@ from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file
 from simcoll.measurement import network_lab, network_namespaces, real_run
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.measurement.launcher import Launcher
-from simcoll.measurement.run_cases import Tell
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction import sweep
 from simcoll.prediction.placed_topology import network_of
@@ -61,8 +61,8 @@ class Material:
         fit = self.used.fit
         if isinstance(fit, dict):
             return table_join.among(self.rows, fit, f"{self.used.name}: fit")
-        if fit == fit_rows.EVERY_SECOND_SIZE:
-            return fit_rows.every_second(self.rows)
+        if fit == rows_to_fit.EVERY_SECOND_SIZE:
+            return rows_to_fit.every_second(self.rows)
         return [fit == "all"] * len(self.rows)
 
 
@@ -213,7 +213,7 @@ def _material_of(
 ) -> Material:
     """Return the material of a case from pairs of a row of its `table` and the point that predicts this row."""
     rows, points = tuple(row for row, _ in pairs), tuple(point for _, point in pairs)
-    return Material(used, tuple(table), rows, points, fit_rows.source(name, data, len(rows)))
+    return Material(used, tuple(table), rows, points, rows_to_fit.source(name, data, len(rows)))
 
 
 # --- fits ---
@@ -245,7 +245,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         for m, _ in fitted
         for row, point in zip(m.rows, m.points, strict=True)
     ]
-    rows, notes = fit_rows.of_pairs(pairs)
+    rows, notes = rows_to_fit.of_pairs(pairs)
     if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "remove such points from the case")
     gpus = [load_system(m.used.system).gpu for m, _ in fitted if m.used.system]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
@@ -254,7 +254,8 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
         place = {**given, **said}["nodes"][1]
         mistakes.append(Diagnostic(problem, "write the number of machines that had a rank", "nodes", place))
     missing = [column for column in REQUIRED if column not in said and column not in given]
-    mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, nowhere)[1]) for c in missing]
+    beside = next(iter(cells.values()), nowhere)  # a missing cell is named by the place of its row
+    mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, beside)[1]) for c in missing]
     if len(mistakes) > before:
         return None
     if values.get("harness") is None:

@@ -58,7 +58,8 @@ _FORCED: Final = {  # settings in a command line, in NCCL's debug output, or in 
     "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
 }
 CURE: Final = (
-    "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, best with its header"
+    "give CSV with the columns collective,ranks,size_bytes,time_us, or the output of nccl-tests, rccl-tests, "
+    "OSU or Intel MPI benchmarks, best with its header"
 )
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
 _LEAD: Final = {"count": r"[0-9]+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?[0-9]+"}

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import yaml_tree
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import SimcollError
 from simcoll.topology.machine_files import LinkRule, SystemFile, shipped_systems

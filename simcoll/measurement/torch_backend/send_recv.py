@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement.rank_program import MemoryRange, Move, SlotPlace, Stage, part_of
+from simcoll.measurement.program_of_rank import MemoryRange, Move, SlotPlace, Stage, part_of
 from simcoll.measurement.rank_tasks import IDLE, RankTask
 from simcoll.measurement.torch_backend.library_calls import TYPES, Runner, to_numpy, to_tensor
 from simcoll.schedule.collectives import OPERATORS, collective, cut_slots, promised

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run, unheld_messages

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
 from simcoll.topology.graph import Topology
 from simcoll.units import format_bandwidth

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.program_of_rank import part_of
 from simcoll.measurement.rank_tasks import RankTask, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, MEANS, Backend, done_in_place, refusal, widths
 from simcoll.prediction.placed_topology import placed, topology_of
