@@ -305,8 +305,8 @@ def _choice(candidate: Candidate) -> dict[str, Any]:
 
 
 def recommendations(points: Sequence[Point], among: Sequence[str] | None = None) -> list[Recommendation]:
-    """Make recommendations, not yet simulated: one for all points that differ only in size, algorithm and protocol. Of
-    protocols only those that the points name are tried.
+    """Make one recommendation, not yet simulated, for all points that differ only in size, algorithm and protocol. If
+    the points name protocols, only these are tried.
 
     Points for which nothing can be chosen are left out. Raises InputError for points and names that do not fit, and
     RefusedError if no point is left.

@@ -248,7 +248,7 @@ def executor(scenario: Scenario) -> PlainExecutor:
 
 
 def library(profile: str) -> PlainExecutor:
-    """Return the executor of the library's own calls with a profile (a name). Raises like `executor`."""
+    """Return the executor for calls that the library itself makes, with this profile. Raises like `executor`."""
     known = load_profile(profile)
     if known.as_nccl:
         from simcoll.prediction.nccl_calls import NcclExecutor

@@ -357,7 +357,7 @@ class CallPrediction(Prediction):
 
     @property
     def staged(self) -> Staged | None:
-        """Return the data that waited at receivers; None if no timeline was kept, or not of the whole call."""
+        """Return the data that waited at receivers; None if there is no timeline of the whole call."""
         whole = self.lowered.whole and not self.scenario.in_buckets
         return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
 

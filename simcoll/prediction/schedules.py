@@ -245,7 +245,7 @@ def _fitting(known: Sequence[Sequence[Order]], n: int) -> Sequence[Order]:
 
 
 def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], grouped: bool) -> Sequence[Order]:
-    """Return paths through a node's ranks that begin equally often at each rank; those of rings also end so."""
+    """Return paths through a node's ranks; equally many begin at each rank, and for rings as many end at each rank."""
     if rings and grouped:
         both = [*rings[::2], *rings[1::2]]  # one direction, then the other: rings that occur twice are no such pair
         return [_begun(both[rank % len(both)], rank) for rank in range(len(places))]

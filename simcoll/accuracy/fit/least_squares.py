@@ -60,7 +60,7 @@ class Line:
     slopes: Floats
 
     def at(self, values: Floats) -> Floats:
-        """Return the times (rows,) at other values, each at least a millionth of the time at the line's own values."""
+        """Return the times (rows,) at other values; none is below a millionth of the time at the line's own values."""
         moved: Floats = self.times + self.slopes @ (values - self.values)
         return np.maximum(moved, self.times * 1e-6)
 

@@ -64,8 +64,7 @@ Way = tuple[int, int, str, int]  # of a signal: the sender, the receiver, the ch
 
 class PlanOp(NamedTuple):
     """An operation of a plan. `src` and `dst` hold the chunks of its parts; `signals` are those that it waits for or
-    sends. `share` identifies an operation that `sharing` thread blocks do together; None if one thread block does
-    it."""
+    sends. `share` identifies an operation that `sharing` thread blocks do together, else it is None."""
 
     name: str
     src: list[list[Chunk]]

@@ -194,7 +194,8 @@ WORDS: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric", "
 
 
 def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None, title: str = "") -> Figure:
-    """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given; `title` says of what.
+    """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given; `title` is the
+    headline.
 
     One line stands for both directions of a link, or two lines if their utilisation differs. The link of a device to
     its own memory is not drawn.
