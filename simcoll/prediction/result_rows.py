@@ -203,6 +203,9 @@ def read(path: Path) -> list[ResultRow]:
 
 
 def _parsed(cells: Mapping[str, str | None], place: Place) -> ResultRow:
+    """Return a row; raises InputError for a number that is none, and for a row longer or shorter than the header."""
+    if None in cells or None in cells.values():  # how csv says that cells are left over, or missing
+        raise InputError([Diagnostic("the row has more or fewer cells than the header", "mend it", "", place)])
     record: dict[str, Any] = {}
     for column, text in cells.items():
         try:

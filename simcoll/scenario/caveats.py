@@ -29,13 +29,13 @@ _CHOSEN = (
 
 
 def notes(points: Iterable[Scenario | Point]) -> list[str]:
-    """Return the notes for scenarios, without duplicates: on unknown releases, unused registered buffers, schedules
-    without a proof, nodes without a rank, and schedules that `all` excludes."""
+    """Return the notes for scenarios, without duplicates: on unknown releases, unused registered buffers, unread
+    keys of `model`, schedules without a proof, nodes without a rank, and schedules that `all` excludes."""
     points = list(points)
     scenarios = [scenario_of(point) for point in points]
     asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
     found = (note for scenario, system in asked for note in (_release(scenario, system), _windows(scenario, system)))
-    others = (note for point in points for note in (_idle(scenario_of(point)), _all(point)))
+    others = (note for point in points for note in (_idle(scenario_of(point)), _model(scenario_of(point)), _all(point)))
     return [note for note in dict.fromkeys([*map(_unproved, scenarios), *found, *others]) if note]
 
 
@@ -56,6 +56,16 @@ def _idle(scenario: Scenario) -> str | None:
     said = f"{ranks} {'rank stands' if ranks == 1 else 'ranks stand'} on {taken} of the {nodes} nodes"
     even = f"; `placement: {{per_node: {ranks // nodes}}}` spreads them" if ranks % nodes == 0 else ""
     return said + even
+
+
+def _model(scenario: Scenario) -> str | None:
+    """Return a note if the profile's calls on GPUs read none of the scenario's `model` keys; else None."""
+    read = {"copies"} if scenario.executed_by in ("msccl", "p2p") else set[str]()
+    unread = [f"model.{name}" for name, value in scenario.model if value is not None and name not in read]
+    if scenario.executed_by is None or not unread:
+        return None
+    cure = "the profiles one-port and ideal read `model`"
+    return f"{', '.join(unread)} changes nothing: {scenario.profile} has costs of its own for these calls; {cure}"
 
 
 def _all(point: Scenario | Point) -> str | None:

@@ -393,3 +393,20 @@ def test_a_file_in_which_switches_add_is_run_by_loads(tmp_path: Path) -> None:
     (row,) = sc.run("all_reduce", **keys)
     assert (row["status"], row["protocol"]) == ("ok", "pull")
     assert sc.run("all_reduce", **keys, protocol="LL")[0]["status"].startswith("refused: NVSwitches reduce loads")
+
+
+KEYS = {"sharing": "fair", "o_send": "1 ms", "channels": 3, "copies": 2}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize(
+    "asked", [{"executor": "nccl"}, {"executor": "msccl"}, {"executor": "p2p"}, {"profile": "ideal"}]
+)
+def test_keys_of_the_model_that_change_nothing_are_said(asked: dict[str, str], key: str) -> None:
+    """A note stands where a profile with costs of its own reads no such key, and nowhere else."""
+    call = {"topology": "hgx-h100", "collective": "all_reduce", "algorithm": "ring", "size": "64 MiB", **asked}
+    plain, changed = sc.run(**call), sc.run(**call, model={key: KEYS[key]})
+    said = [note for note in changed.notes if note.startswith(f"model.{key} changes nothing")]
+    read = asked == {"profile": "ideal"} or (key == "copies" and asked != {"executor": "nccl"})
+    assert bool(said) != read
+    assert read or plain["time"] == changed["time"]

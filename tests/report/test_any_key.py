@@ -182,6 +182,10 @@ def test_a_file_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
         assert (done.status, f"{written}:2:1: time_us: '{number}' is no finite number" in done.err) == (2, True), (
             done.err
         )
+    for line in (text.splitlines()[1] + ",1", text.splitlines()[1].rpartition(",")[0]):  # as of a file that is cut off
+        written.write_text(f"{text.splitlines()[0]}\n{line}\n")
+        done = simcoll("plot", written)
+        assert done.status == 2 and f"{written}:2:1: the row has more or fewer cells than the header" in done.err
     written.write_text(text.splitlines()[0] + "\n")
     done = simcoll("plot", written)
     assert (done.status, done.out) == (2, "") and f"{written} has no rows" in done.err

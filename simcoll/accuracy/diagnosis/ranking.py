@@ -190,10 +190,14 @@ def _promising(
         return total / len(order)
 
     at = bisect_left(variants, 0.0, key=late) if len(variants) > 1 else 0
-    errors = {number: error(number) for number in range(max(0, at - AROUND), min(len(variants), at + AROUND))}
-    nearest = min(errors, key=errors.__getitem__)
-    if errors[nearest] == np.inf:
-        return []
+    errors: dict[int, float] = {}
+    beside = [*range(max(0, at - AROUND), min(len(variants), at + AROUND))]
+    while beside:  # until both neighbours of the nearest variant are known
+        errors |= {number: error(number) for number in beside}
+        nearest = min(errors, key=errors.__getitem__)
+        if errors[nearest] == np.inf:
+            return []
+        beside = [n for n in (nearest - 1, nearest + 1) if 0 <= n < len(variants) and n not in errors]
     around = 1 if variants[nearest].scenario is HEALTHY.scenario else 0
     return [variants[nearest], *variants[max(0, nearest - around) : nearest], *variants[nearest + 1 :][:around]]
 

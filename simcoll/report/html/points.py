@@ -45,9 +45,10 @@ _KINDS: Final = {
 }
 _CAUSES: Final = (
     "#332288", "#CC6677", "#DDCC77", "#88CCEE", "#44AA99", "#117733", "#999933", "#AA4499", "#BBBBBB", "#228833",
-    "#882255", "#EE7733", "#997700", "#33BBEE", "#663333", "#9988DD",
+    "#882255", "#EE7733", "#997700", "#33BBEE", "#663333", "#9988DD", "#004488", "#EE99AA", "#005500", "#AA5500",
+    "#555555", "#CC0099",
 )  # fmt: skip
-CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, itertools.cycle(_CAUSES), strict=False))
+CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, _CAUSES, strict=True))
 
 
 def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[dict[str, Any], str]:
