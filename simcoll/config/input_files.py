@@ -42,7 +42,8 @@ _SAID: Final[dict[int, bytes]] = {}  # content of the pipes read so far, by inod
 
 @contextmanager
 def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """In the context, read paths from `files` (path -> content), because workers on other machines lack them."""
+    """Return a context in which paths are read from `files` (path -> content), because workers on other machines lack
+    the files."""
     token = _CARRIED.set(files)
     try:
         yield
@@ -124,7 +125,7 @@ def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = 
 
 def check_text(head: bytes, source: str, cure: str) -> None:
     """Raise InputError if the first bytes of a file are no text: if over a third are undecodable or control codes. Text
-    in another encoding than UTF-8 has fewer, because its ASCII characters are the same."""
+    in another encoding than UTF-8 has fewer such bytes, because its ASCII characters have the same codes."""
     if what := next((what for mark, what in _PACKED.items() if head.startswith(mark)), None):
         raise InputError(f"{source}: {what}", "unpack it first")
     if head.startswith(_GZIP):

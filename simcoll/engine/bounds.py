@@ -65,7 +65,7 @@ class Cuts:
         return np.add.reduceat(values[self.members], self.starts)
 
     def around(self, place: int) -> NDArray[np.bool_]:
-        """Return for each cut whether it holds rank `place`."""
+        """Return for each cut (a set of devices) whether rank number `place` is in it."""
         return self.total((np.arange(self.n) == place).astype(np.int64)) > 0
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:

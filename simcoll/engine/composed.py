@@ -225,7 +225,8 @@ class _Composition:
         return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
-        """Return the earliest time in ps in `when`, by rank of `number`, for ranks that are also in `before`."""
+        """Return the earliest time in `when` (ps, by rank of operation `number`) of the ranks that also take part in
+        operation `before`."""
         shared = self._shared(before, self.operations[number])
         return int(least(when if shared is None else when[shared >= 0], initial=NEVER))
 
@@ -253,8 +254,8 @@ class _Composition:
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
     def _enter(self, number: int, opened: Opened) -> bool:
-        """Record when operation `number` begins. Return False if a call must run, but cannot finish or delays
-        others."""
+        """Record when operation `number` begins. Return False if a call has to run, but cannot finish or delays other
+        calls."""
         call = self.calls[number]
         if opened.chain != number and not self._stands(opened):  # hidden operations or the chain changed meanwhile
             if (now := self._opened(number)) is None:

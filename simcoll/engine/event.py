@@ -476,7 +476,7 @@ class _EventRun:
             self.opened.then(self.receiver[i], self.complete, i)
 
     def complete(self, i: int) -> None:
-        """Complete a transfer, and the transfers chained to it that have ended."""
+        """Complete transfer `i`, and each later write to its slot that has ended and only waited for that."""
         while i != NONE and self.ended.at[i] != NONE:
             self.completed.reach(i, self.env.now)
             i = self.behind.get(i, NONE)

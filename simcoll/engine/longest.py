@@ -61,8 +61,8 @@ def longest_of(
 
     The program runs in `loops`, each of which moves at most `piece` bytes of a transfer. At most `slots` transfers of a
     connection are in flight (0: any number). Links must serve one transfer after the other (`fifo`), without barriers
-    or blocking sends. `among`: programs that are equal but for sizes, and `in_turn`, run directly before and after; the
-    bound then counts from the end of those before.
+    or blocking sends. `among`: whether programs that differ only in sizes run directly before and after this one, as
+    `in_turn` permits; the bound then counts from the end of the programs before.
     """
     sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
     kernel = Loops(waits, choose(len(program) * loops, compiled, longest_kernel))

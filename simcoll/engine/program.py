@@ -70,7 +70,8 @@ class Tasks:
         return len(self.duration)
 
     def behind(self) -> tuple[Index, Index]:
-        """Return `first` and `after`, the inverse of `before`: awaiting task k are `after[first[k]:first[k + 1]]`."""
+        """Return `first` and `after`, the inverse of `before`: the tasks `after[first[k]:first[k + 1]]` wait for task
+        k."""
         waiting = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.first))
         return grouped(self.before, waiting, len(self))
 
@@ -138,7 +139,7 @@ class Program:
 
     @property
     def servers(self) -> int:
-        """The number of links, each counted once for all its views."""
+        """The number of distinct links. A link with several views (sets of bandwidth and latency) counts once."""
         return len(self.bandwidths) // self.views
 
     @property
@@ -161,7 +162,8 @@ class Program:
 
     @property
     def step(self) -> Index:
-        """The step of each transfer. A loop begins one step after the last if pipelined, else a whole schedule."""
+        """The step of each transfer. Each loop begins one step after the loop before it if pipelined, else after its
+        last step."""
         return self.once("step", (self.way,), self._steps)
 
     def _steps(self) -> Index:
@@ -232,7 +234,8 @@ class Program:
 
     @property
     def _sums(self) -> Sums:
-        """The bytes sent, as `Sums`. If all transfers have one size, numbers of transfers are cached for them."""
+        """The bytes sent, as `Sums`. If all transfers have one size, numbers of transfers are cached and multiplied by
+        the size."""
         columns = self.way, self.kind, self.routes.links
         counts: Sums | None = self.once("counts", columns, self._counted)
         if counts is None:

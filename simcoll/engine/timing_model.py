@@ -65,11 +65,11 @@ class RoutedNetwork(Protocol):
 
     @property
     def bandwidths(self) -> Index:
-        """B/s of each link; 0: the link is down."""
+        """Bandwidth of each link in B/s; 0 if the link is down."""
 
     @property
     def latencies(self) -> Index:
-        """ps of each link, at least 1."""
+        """Latency of each link in ps, at least 1."""
 
     @property
     def layout(self) -> Hashable:

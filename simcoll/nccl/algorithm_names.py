@@ -66,7 +66,8 @@ def refusal(
     under: object = "",
     has: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Return the message for an unsupported call: the request, variables (`under`), and supported pairs (`has`).
+    """Return the message for an unsupported call: the request, variables that restrict it (`under`), and the pairs of
+    algorithm and protocol that are supported (`has`).
 
     >>> refusal("nccl", "all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
     'NCCL runs no all_reduce by nvls with LL here; it has ring (LL, Simple), nvls (Simple)'

@@ -78,12 +78,12 @@ class NcclCall:
 
     @cached_property
     def kind(self) -> CostKind:
-        """The key of `Kernels` with the costs of this call."""
+        """The field of `Kernels` (costs by protocol or kernel) with the costs of this call, e.g. `LL` or `NVLS`."""
         return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule that simulates the call."""
+        """The name of the algorithm in simcoll's registry that simulates the call."""
         return SCHEDULES[self.algorithm, self.collective]
 
     @property
@@ -563,9 +563,9 @@ class NcclCall:
 
     @property
     def _split(self) -> float:
-        """Factor on the time of a tree's blocks in LL, because up and down share a block's threads. In NCCL 70 % of the
-        threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In the simulation one
-        receiver does both in turn, each in half of that time."""
+        """Factor on the time of a tree's blocks in LL, because the ways up and down share a block's threads. In NCCL 70
+        % of the threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In the
+        simulation one receiver does both in turn, each in half of that time."""
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:

@@ -155,7 +155,8 @@ class NodePaths:
                 self.paths[device, base] = found.get(device, NodePath())
 
     def _type(self, link: int, path: NodePath) -> int:
-        """Return the type of a path extended by a link."""
+        """Return the type that `link` counts as in a path that goes on with `path`, e.g. PXB between two PCIe
+        switches."""
         near, far = (self.kinds[device] for device in self.ends[link])
         kind = self.types[link]
         if near == far == "pci":

@@ -96,7 +96,8 @@ class PatChunks(Model):
 
 
 class HalvedChunks(Model):
-    """Chunks of trees before a release: rows (chunks per level, least bytes), as in `tree_LL128`."""
+    """The rule for smaller chunks of trees, for releases before `before`: rows of (chunks per level, least bytes), as
+    in `tree_LL128`."""
 
     before: str
     halved: tuple[tuple[int, int], ...]

@@ -43,7 +43,8 @@ _COMPARED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class TunerEntry:
-    """The table's entry for one pair: the latency of a call, and the bandwidth, in GB/s of the buffer."""
+    """The tuner's numbers for one algorithm and protocol: the latency of a call, and the bandwidth, in GB/s of the
+    buffer."""
 
     latency_us: float
     bandwidth_GBps: float  # noqa: N815
@@ -51,7 +52,7 @@ class TunerEntry:
 
 @dataclass(frozen=True)
 class TunerChoice:
-    """The pair that NCCL chooses, and the time in us that NCCL expects."""
+    """The algorithm and protocol that NCCL chooses, and the time in us that NCCL expects."""
 
     algorithm: NcclAlgorithm
     protocol: Protocol

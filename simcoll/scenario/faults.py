@@ -32,7 +32,7 @@ _KEYS: Final = {  # kind -> (required keys, optional keys)
 
 
 class Fault(Model):
-    """A fault of the links called `link`. It begins at the time `at`."""
+    """A fault of all links whose name matches the pattern `link`, from the time `at` on."""
 
     link: str
     """Name of a link, as `simcoll topology show` prints it. `*` and `?` match any text and any letter."""

@@ -45,7 +45,7 @@ def hashed(
     program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: Sequence[Rails] = (Rails(),)
 ) -> Program:
     """Return the program with a random choice among equal routes between nodes; each pair has `flows` connections.
-    `rails` has one entry for each call in the program."""
+    `rails` has an entry for each call in the program: the rails that its simulated channel stands for."""
     src, dst, hop, links = program.routes
     numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}

@@ -82,10 +82,8 @@ class LinkScale(Model):
 
 
 class Errors(Model):
-    """Errors of predictions on some rows: `mape`, `median`, `p95` of |error| and `bias`, in percent.
-
-    90 % of measured / predicted lie between `low` and `high`, for normal residuals of this spread.
-    """
+    """Errors of predictions on some rows: `mape`, `median`, `p95` of |error| and `bias`, in percent. If residuals are
+    normal with the spread of these rows, 90 % of the ratios measured / predicted lie between `low` and `high`."""
 
     rows: int
     mape: float
@@ -187,13 +185,14 @@ class HostCosts(Model):
     """The record of the fit: parameters, rows and errors."""
 
     def pace_ps(self, processes: Iterable[Process], further: int = 0) -> int:
-        """Return the host's time for a call, that of its slowest process, in ps; 0 without processes. `further` is the
+        """Return the host's time for a call in ps: the time of its slowest process, 0 without processes. `further`: the
         number of channels beyond the first."""
         launch = self.launch + further * self.channel
         return max((process.launches * launch + process.messages * self.message for process in processes), default=0)
 
     def late_ps(self, processes: Iterable[Process]) -> int:
-        """Return the ps by which each further block begins later: `block` if a process drives several GPUs, else 0."""
+        """Return how many ps each further thread block begins after the one before: `block` if a process drives several
+        GPUs, else 0."""
         return self.block if any(process.launches > 1 for process in processes) else 0
 
 

@@ -195,7 +195,8 @@ def two_trees(n: int) -> tuple[Ranks, Ranks]:
 def bit_tree(n: int) -> Ranks:
     """Return the parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
 
-    A node's lowest set bit b gives its level: its parent has bit 2b set instead, or none where that is beyond n.
+    The lowest set bit b of a node's number gives its level. Its parent has bit 2b set in place of bit b, or neither bit
+    if that number is not below n.
 
     >>> bit_tree(8).tolist()
     [-1, 2, 4, 2, 0, 6, 4, 6]

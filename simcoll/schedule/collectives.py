@@ -46,8 +46,8 @@ class Collective:
 
     `before` and `after` give the contents of each rank and slot (arrays that broadcast); see `table`. `blocks(n)` is
     the number of blocks of a buffer; a schedule's number of chunks is a multiple of it. `busbw(n)` is nccl-tests'
-    factor from algbw to busbw. `turns` says which permutations keep the contract. `ranks`: any permutation of ranks,
-    and any of chunks. `blocks`: any permutation of ranks together with their blocks. Empty: perhaps none.
+    factor from algbw to busbw. `turns` says which permutations keep the contract: if `ranks`, any permutation of ranks
+    and any of chunks; if `blocks`, any permutation of ranks together with their blocks; if empty, perhaps none.
     """
 
     name: str

@@ -68,7 +68,7 @@ class DtypeNames(NamedTuple):
 
     @property
     def floating(self) -> bool:
-        """Whether its values are floating-point numbers."""
+        """Whether values of this type are floating-point numbers."""
         return self.kernel.strip("0123456789") in ("f", "bf")
 
 

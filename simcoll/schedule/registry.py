@@ -189,7 +189,7 @@ ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 
 
 def around(request: Request) -> Rotation:
-    """Return the symmetry of schedules with one chunk per rank: a shift of all ranks and chunks by one."""
+    """Return the symmetry of schedules with one chunk per rank, e.g. a ring: a shift of all ranks and chunks by one."""
     return Rotation(1, 1, request.n)
 
 

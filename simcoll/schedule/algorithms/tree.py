@@ -26,7 +26,7 @@ def _through_heap(n: int) -> Iterator[StepPattern]:
 def tree_all_reduce(request: Request) -> Iterator[StepPattern]:
     """The sum goes up a binary tree to rank 0, the result comes down: 2⌊log2 n⌋ steps of the whole buffer.
 
-    Rank i's parent is (i−1)//2; a rank sends up as soon as its children have.
+    Rank i's parent is (i−1)//2; a rank sends up as soon as its children have sent.
     """
     yield from _through_heap(request.n)
 
@@ -61,10 +61,10 @@ def _through_both(parents: Sequence[Ranks]) -> Iterator[StepPattern]:
     library=True,
 )
 def chain_tree(request: Request) -> Iterator[StepPattern]:
-    """A chain in each group to its first rank; across groups two binary trees, each for half the data; any groups.
-    In one group there is one chain, of all data.
+    """A chain in each group to its first rank; across groups two binary trees, each for half the data; any groups. In
+    one group there is one chain, of all data.
 
-    As NCCL's tree runs over nodes; its chains begin at other ranks for other channels.
+    NCCL's tree does so over nodes, but its chains begin at different ranks in different channels.
     """
     groups = request.two_levels()
     across = building_blocks.two_trees(len(groups))[: len(groups)]
