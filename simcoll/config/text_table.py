@@ -25,7 +25,7 @@ WIDTH: Final = 120  # characters of a line without a terminal
 
 
 def width() -> int:
-    """Return the width of a line in characters: that of `COLUMNS` or of the terminal; else 120."""
+    """Return the width of a line in characters: the value of `COLUMNS`, else the terminal's width, else 120."""
     return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
 
 

@@ -265,7 +265,7 @@ def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
 
 
 def over(below: Node, above: Node) -> Node:
-    """Merge two mappings recursively; if both have a value at a key, that of `above` counts."""
+    """Merge two mappings recursively; if both have a value at a key, the value of `above` counts."""
     if not isinstance(below.value, dict) or not isinstance(above.value, dict):
         return above
     both = {key: over(below.value[key], child) if key in below.value else child for key, child in above.value.items()}

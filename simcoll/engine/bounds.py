@@ -86,8 +86,8 @@ def lower_bound_ps(
     weights: object = None,
     reducing: bool = False,
 ) -> int:
-    """Return the larger of the latency and the bandwidth bound in ps, over all groups of the schedule. `reducing`: the
-    switches can reduce, even if this schedule does not use it."""
+    """Return the larger of the latency and the bandwidth bound in ps, over all groups of the schedule. `reducing`:
+    whether the network's switches can reduce, even if this schedule does not use that."""
     found: list[int] = []
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):

@@ -124,9 +124,10 @@ def composed_ps(
     durations: Sequence[int | Numbers] | None = None,
 ) -> int | None:
     """Return the time in ps of a plan of `operations` on `n` ranks; None if calls delay each other on a link or cannot
-    run separately. `calls` holds the call of each operation, None for computations. `ran` collects the calls that ran;
-    only a call in this set may be skipped when no operation needs its end. `joined` caches the joined programs of
-    chained calls, for further runs of the plan with other `durations` (ps), which replace those of `operations`."""
+    run separately. `calls` holds the call of each operation, None for computations. Calls that run are added to `ran`;
+    only a call in `ran` may be skipped when no operation needs its end. `joined` caches the joined programs of chained
+    calls, for further runs of the plan with other `durations`: times in ps in place of the durations of
+    `operations`."""
     if not _apart(calls, network):
         return None
     known = set() if ran is None else ran, {} if joined is None else joined

@@ -23,8 +23,8 @@ class Operation(NamedTuple):
 
     Rank r of `program` is `ranks[r]`; operations with the same program have the same ranks. Without a program the ranks
     only compute. Each rank works for at least `duration` ps (one number, or one for each rank). `after` holds numbers
-    of earlier operations: a rank waits for those of them in which it takes part. Operations of one `stream` run one
-    after the other on each rank.
+    of earlier operations: a rank waits for the earlier operations in which it takes part. Operations of one `stream`
+    run one after the other on each rank.
     """
 
     ranks: Index

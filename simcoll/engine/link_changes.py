@@ -25,8 +25,8 @@ class BandwidthSpan(NamedTuple):
 
 
 class Served(NamedTuple):
-    """How a link serves a chunk, in ps: when service begins and ends (NEVER if it does not end), when the link is free
-    for the next chunk, and when the chunk is sent `again` because it was lost, or NONE."""
+    """How a link serves a chunk. Times in ps: when service begins and ends (NEVER if it does not end), and when the
+    link is free for the next chunk. `again`: when the chunk is sent again because it was lost, or NONE."""
 
     begin: int
     end: int

@@ -153,8 +153,9 @@ class _Visits(NamedTuple):
 
 
 def _waits(program: Program, tables: LinkTables, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
-    """Return two upper bounds in ps for each row, counted from its head's arrival at the first link: the time until its
-    tail has passed that link, and until the row has ended. None if a time may exceed the clock's range."""
+    """Return two upper bounds in ps for each row: the time until its tail has passed the first link, and the time until
+    the row has ended. Both count from its head's arrival at the first link. None if a time may exceed the clock's
+    range."""
     (first, links), rows = program.hops, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]

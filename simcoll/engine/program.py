@@ -302,13 +302,13 @@ class Program:
         return self.params if self.part is None else self.parts[self.part[self.way[i]]]
 
     def by_way(self, field: str) -> NDArray[np.int64]:
-        """Return the value of a field of `Params` for each way, int64 (ways,)."""
+        """Return for each route (`way`) the value that its operation has for a field of `Params`, int64 (ways,)."""
         if self.part is None:
             return np.broadcast_to(np.int64(getattr(self.params, field)), len(self.routes.src))  # takes no memory
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:
-        """Return the value of a field of `Params` for each size, int64 (sizes,): a size belongs to one operation."""
+        """Return for each size the value that its operation has for a field of `Params`, int64 (sizes,)."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:
             kind, way = self.once("ways of kinds", (self.kind, self.way), self._ways_of_kinds)

@@ -126,7 +126,8 @@ def too_late(what: str) -> InputError:
 
 class Dependencies(NamedTuple):
     """For each transfer two earlier transfers, or NONE for data that was there at the start. `reads` made the value
-    that the transfer reads. `chain` wrote the same slot before, and must be complete before the transfer can be."""
+    that the transfer reads. `chain` wrote the same slot before, and must be complete before the transfer is
+    complete."""
 
     reads: Index
     chain: Index

@@ -49,7 +49,7 @@ def names(collective: str) -> Mapping[str, NcclName]:
 
 
 def name_of(algorithm: str, collective: str) -> str:
-    """Convert the name of a schedule into that of the NCCL algorithm it implements; return other names unchanged.
+    """Convert the name of a schedule into the name of the NCCL algorithm it implements; return other names unchanged.
 
     >>> name_of("chain_tree", "all_reduce"), name_of("chain", "broadcast"), name_of("auto", "broadcast")
     ('tree', 'ring', 'auto')

@@ -402,9 +402,9 @@ class NcclCall:
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """Return the share of the links' bandwidth that one channel gets: of links within a node, of links to the
-        `host` if data are staged there, or of links to the network (`outer`), where rings use `nics` links. If links
-        limit a call, its channels share the bandwidth that all of them together reach."""
+        """Return the share of the bandwidth of links that one channel gets. The links are the links within a node, the
+        links to the `host` if data are staged there, or the links to the network (`outer`), where rings use `nics`
+        links. If links limit a call, its channels share the bandwidth that all of them together reach."""
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
@@ -496,7 +496,8 @@ class NcclCall:
     @property
     def _served(self) -> int:
         """Number of point-to-point messages that a proxy serves in one round. It receives several only over one
-        connection: with PXN, one connection carries those of all GPUs of a node (NCCL's src/transport/net.cc)."""
+        connection: with PXN, one connection carries the messages of all GPUs of a node (NCCL's
+        src/transport/net.cc)."""
         comm, parts = self.communicator, self.parts
         peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
         return min(p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))

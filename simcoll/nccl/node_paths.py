@@ -217,7 +217,8 @@ class NodePaths:
     # --- nearest devices ---
 
     def near(self, device: int, others: Sequence[int]) -> list[int]:
-        """Return the devices of `others` with the widest path from a device; among these, those of the nearest type."""
+        """Return the devices of `others` with the widest path from a device; among equally wide paths, the nearest type
+        counts."""
         reached = [other for other in others if self.paths[device, other].bandwidth > 0]
         best = min((self._distance(device, other) for other in reached), default=(0.0, 0))
         return [other for other in reached if self._distance(device, other) == best]

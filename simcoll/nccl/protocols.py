@@ -48,7 +48,7 @@ class SlowRing(Model):
 
 
 class Threads(Model):
-    """Rules for the number of threads of a channel, in addition to those of the protocols."""
+    """Rules for the number of threads of a channel, in addition to the rules of each protocol."""
 
     slow_ring: SlowRing
     simple_ring_extra: int
@@ -129,7 +129,8 @@ def figures() -> Protocols:
 
 
 def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
-    """Return the data bytes of one buffer step. `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE) if not the file's.
+    """Return the data bytes of one buffer step. `buffer`: the size of Simple's buffer if the user sets it
+    (NCCL_BUFFSIZE).
 
     >>> [step_bytes(protocol) for protocol in ("LL", "LL128", "Simple")]
     [32768, 576000, 524288]

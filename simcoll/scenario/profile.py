@@ -410,8 +410,8 @@ def transport_of(name: str) -> str | None:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the files from which a profile gets its values: its own file, and those of the profile that it is `like`
-    and of its transport. Raises the errors of `load_network`."""
+    """Return the files from which a profile gets its values: its own file, the files of the profile that it is `like`,
+    and the files of its transport. Raises the errors of `load_network`."""
     files, profile = [find_profile(name)], load_network(name)
     while profile.like:
         files, profile = [*files, find_profile(profile.like)], load_network(profile.like)

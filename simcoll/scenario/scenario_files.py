@@ -174,7 +174,7 @@ def _check_tables(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> None:
 
 
 def names_collective(name: str) -> bool:
-    """Return whether a name is that of a collective, and not of a file or a shipped scenario."""
+    """Return whether a name means a collective, and not a file or a shipped scenario."""
     return name in COLLECTIVES and not Path(name).exists() and name not in shipped_scenarios()
 
 

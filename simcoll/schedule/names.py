@@ -132,7 +132,7 @@ _IN_TABLES: Final = names_by(COLLECTIVES, lambda row: row.measured)
 def collective_named(text: str, *, in_table: bool = False) -> str | None:
     """Return the collective that a text names; None if it names none.
 
-    Case, spaces, `_` and `-` do not count. With `in_table`, further names count that measured tables use.
+    Case, spaces, `_` and `-` do not count. With `in_table`, names that only measured tables use are accepted, too.
 
     >>> collective_named("AllReduce"), collective_named("bcast"), collective_named("bcast", in_table=True)
     ('all_reduce', None, 'broadcast')

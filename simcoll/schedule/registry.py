@@ -27,8 +27,8 @@ Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2,
 
 @dataclass(frozen=True)
 class Request:
-    """The request that an algorithm answers with steps: the number of ranks `n`, the `root`, the `groups` of ranks, the
-    number of switches that can reduce (`agents`), and the values of its `options`.
+    """The request that an algorithm answers with steps. It has the number of ranks `n`, the `root`, the `groups` of
+    ranks, the number of switches that can reduce (`agents`), and the values of the algorithm's `options`.
 
     >>> request = Request(n=4, root=1)
     >>> [rank for rank in range(request.n) if rank != request.root]
@@ -164,8 +164,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Return a context in which any error of a user's algorithm becomes a ScheduleError with the algorithm's name
-        and `file:line`: the line that raised, or the line of the function whose schedule is wrong."""
+        """Return a context in which any error of a user's algorithm becomes a ScheduleError. It names the algorithm and
+        `file:line`: the line that raised, or the line of the function whose schedule is wrong."""
         if self.shipped:
             yield
             return
@@ -286,6 +286,7 @@ def names(collective: str) -> Sequence[str]:
 
 
 def library(collective: str) -> Sequence[str]:
-    """Return the algorithms that NCCL has for a collective, from which `auto` chooses; those with a switch last."""
+    """Return the algorithms that NCCL has for a collective, from which `auto` chooses. Algorithms that need a switch
+    come last."""
     entries = [entry for entry in ALGORITHMS.get(collective, {}).values() if entry.library]
     return tuple(entry.name for entry in sorted(entries, key=lambda entry: entry.needs_agent))

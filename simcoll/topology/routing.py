@@ -226,8 +226,8 @@ class DistanceField:
 
 
 def mirrored(number: int, count: int) -> int:
-    """Return the number of a GPU by which NCCL chooses among `count` equally near NICs (src/graph/topo.cc): if `count`
-    is a power of two, the lowest bits of `number` in reverse order.
+    """Return the number of a GPU by which NCCL chooses among `count` equally near NICs (src/graph/topo.cc). If `count`
+    is a power of two, these are the lowest bits of `number` in reverse order, else `number` itself.
 
     >>> [mirrored(number, 4) for number in range(4)], mirrored(5, 3)
     ([0, 2, 1, 3], 5)
@@ -383,7 +383,7 @@ class Router:
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
         """Return the distance field to device `last`, and no links. If only one fabric switch links to the device,
-        return the field to the switch and the link from there instead, as many devices share this field."""
+        return the field to the switch, which many devices share, and the link from the switch to the device."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
         shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])

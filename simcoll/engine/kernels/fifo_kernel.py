@@ -35,8 +35,8 @@ class LinkHistory(NamedTuple):
 class FifoRun(NamedTuple):
     """All columns of a `fifo` run. `follows` is by link; link i is served by server i % `servers`. `free_link` and
     `free_side`: when each link, and each receive side, is free. `hop_begin` and `hop_end`: the intervals in which links
-    serve transfers, those of transfer i from `first_hop[i]` on. `first_head` and `last_head`, by link: when the first
-    and the last head arrived. The last five are empty if not needed."""
+    serve transfers; the intervals of transfer i begin at index `first_hop[i]`. `first_head` and `last_head`, by link:
+    when the first and the last head arrived. The last five are empty if not needed."""
 
     progress: Progress
     layout: Layout

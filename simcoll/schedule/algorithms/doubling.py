@@ -72,7 +72,8 @@ def _bit_reversed(power: int) -> Ranks:
 
 
 def _owners(extra: Ranks, core: Ranks) -> Ranks:
-    """Return for each rank its position in the core; for an extra rank, that of the core rank that takes its data."""
+    """Return for each rank a position in the core: its own, or for an extra rank that of the core rank that takes its
+    data."""
     owner = np.empty(len(extra) + len(core), np.int64)
     owner[core], owner[extra] = np.arange(len(core)), np.arange(len(extra))
     return owner

@@ -72,8 +72,8 @@ def chain_tree(request: Request) -> Iterator[StepPattern]:
 
 
 def _chained(groups: Sequence[Sequence[int]], across: Ranks) -> Ranks:
-    """Return the parents of all ranks: the rank before it in its group; for a group's first rank, that of the parent
-    group."""
+    """Return the parents of all ranks: the rank before it in its group; for a group's first rank, the first of the
+    parent group."""
     parent = np.empty(sum(map(len, groups)), np.int64)
     for ranks, above in zip(groups, across.tolist(), strict=True):
         parent[list(ranks)] = [groups[above][0] if above >= 0 else -1, *ranks[:-1]]
