@@ -193,12 +193,12 @@ class ImportLog:
     warnings: list[str] = field(default_factory=list)
 
     def assume(self, line: str) -> None:
-        """Record the value that was assumed for one missing in the file."""
+        """Record a line about a value that the import assumed because the file lacks it."""
         if line not in self.assumed:
             self.assumed.append(line)
 
     def warn(self, line: str) -> None:
-        """Record missing or superfluous data of the file."""
+        """Record a line about missing or superfluous data of the file."""
         if line not in self.warnings:
             self.warnings.append(line)
 

@@ -73,7 +73,7 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int
         raise InputError([Diagnostic(what, "leave out `barrier` and `blocking`", "model")])
     ways = {program.params.sharing for program in bound}
     if len(ways) > 1 or (views > 1 and ways != {"fifo"}):
-        what = "operations that share links need the same `sharing`, and `fair` needs links that are alike for all"
+        what = "operations that share links need the same `sharing`, and `fair` needs equal links for all"
         raise InputError([Diagnostic(what, "write `fifo`", "model.sharing")])
     total = sum(len(op.program) for op in operations if op.program)
     check_room(total, f"{total} transfers", "ask for fewer ranks or larger chunks", "ranks")

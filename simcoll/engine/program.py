@@ -224,7 +224,8 @@ class Program:
         return found
 
     def as_it_went(self, way: Index) -> Program:
-        """Return the program with `way` as the route of each transfer: the last routes, as in the timeline."""
+        """Return the program with the routes that transfers took in the end (`way`, one for each transfer), to match
+        its timeline."""
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property

@@ -116,7 +116,7 @@ IDLE: Final = -(2**61)  # time of a missing link, where routes have different le
 
 def check_steps(messages: int, rows: int = 0, key: str = "ranks") -> None:
     """Raise InputError if it takes longer than allowed to replay `messages` one by one and to generate `rows`."""
-    cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
+    cure = "ask for fewer ranks, or for equal shares on equal links, so that a few ranks are simulated for all"
     took_s = messages * REPLAYED_S + rows * MADE_S
     check_time(took_s, f"{format_count(max(messages, rows))} messages, one by one,", cure, key)
 

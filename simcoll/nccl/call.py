@@ -330,8 +330,8 @@ class NcclCall:
         return {"o_send": slice_ps, "o_recv": taken, **by_step}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
-        """Return the time in ps of the call in addition to its steps. A channel has `bandwidth` B/s of the links;
-        `launch`: the launch in ps."""
+        """Return the time in ps of the call in addition to its steps. A channel has `bandwidth` B/s of the links.
+        `launch`: the time of the launch in ps."""
         if self.registered:
             hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
             return launch + hops * costs.LL.hop

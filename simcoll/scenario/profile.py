@@ -497,7 +497,7 @@ def _of_like(tree: Node) -> Node:
         raise InputError([Diagnostic(problem, did_you_mean(like.value, _SHIPPED), "like", like.place)])
     costs = _with_inherited(yaml_tree.read(_SHIPPED[like.value])).get("kernels")
     if costs is None:
-        cure = "name one that has, such as nccl-hopper, or leave 'like' out"
+        cure = "name a profile with `kernels`, such as nccl-hopper, or leave 'like' out"
         raise InputError([Diagnostic(f"{like.value!r} has no costs of kernels", cure, "like", like.place)])
     return yaml_tree.put(tree, "kernels", yaml_tree.over(costs, own) if own else costs)
 

@@ -233,7 +233,7 @@ def register(collective: str, name: str, **fields: Any) -> Callable[[Steps], Ste
     def enter(steps: Steps) -> Steps:
         entry = Algorithm(collective, name, steps, **fields)
         if entry.library and not entry.shipped:  # if it failed, NCCL's choice would fail with it
-            problem = f"{name} is no algorithm of NCCL, and `auto` chooses among these"
+            problem = f"{name} is no algorithm of NCCL, and `auto` chooses only algorithms of NCCL"
             raise InputError(problem, f"leave out `library`, and write `algorithm: [auto, {name}]`")
         ALGORITHMS.setdefault(collective, {})[name] = entry
         return steps

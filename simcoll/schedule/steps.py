@@ -181,7 +181,8 @@ def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
 
 
 def _alike(known: Sequence[Sequence[StepPattern]]) -> bool:
-    """Return whether all parts are repeats, and the sequences have equal `times`, `span` and `shift` at each place."""
+    """Return whether the parts of all sequences are repeats, with equal `times`, `span` and `shift` at each
+    position."""
     turns = [
         [(part.times, part.span, part.shift) if isinstance(part, Repeat) else None for part in parts] for parts in known
     ]

@@ -134,10 +134,9 @@ class FewestHops(NamedTuple):
 
 
 class DistanceField:
-    """Fewest-hop routes to `target` from all states, searched backwards from the target as far as needed.
-
-    With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
-    """
+    """The routes with the fewest hops to the state `target` from all other states (see `SearchNet`). They are searched
+    backwards from the target as far as needed. With `widths` (B/s of each link) only the widest of these routes count:
+    NVLink before PCIe."""
 
     def __init__(
         self, net: SearchNet, target: SearchState, home: object, region: SearchRegion, widths: Sequence[int] = ()
@@ -237,7 +236,7 @@ def mirrored(number: int, count: int) -> int:
 
 
 class MachineRoutes:
-    """Routes inside a machine, found once for all machines of equal structure; numbers are positions in the machine."""
+    """Routes inside a machine, found once for all machines of equal structure. Devices are positions in the machine."""
 
     def __init__(
         self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
