@@ -110,7 +110,8 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
 
 
 def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text") -> bytes:
-    """Read a file and return its bytes. Raises InputError: fix `cure` if no text, `smaller` if over `most`."""
+    """Read a file and return its bytes. Raises InputError with the fix `cure` if they are no text, or with `smaller` if
+    there are more than `most`."""
     data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more

@@ -410,7 +410,7 @@ class MisplacedKeyError(BelowError):
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
-    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and those of all trees."""
+    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and the mistakes of all trees."""
     models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:

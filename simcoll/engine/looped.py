@@ -22,7 +22,8 @@ MOST_BITS: Final = 62  # bits of a heap key
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
     """A program stored as one loop. `one` is the program of a single loop over whole slots. It is repeated `loops`
-    times; each moves at most `piece` bytes of a slot. A connection has at most `slots` pieces in flight (0: any)."""
+    times; each loop moves at most `piece` bytes of a slot. A connection has at most `slots` pieces in flight (0: any
+    number)."""
 
     one: Program
     loops: int

@@ -57,7 +57,8 @@ class Threads(Model):
 
 
 class LeastTraffic(Model):
-    """The least traffic of a channel in bytes (`former` before release `before`). LL's bytes count `of_LL` times."""
+    """The least traffic in bytes for which NCCL uses a channel; `former` applies before release `before`. Bytes of LL
+    count `of_LL` times."""
 
     bytes: int
     of_LL: int  # noqa: N815

@@ -190,7 +190,8 @@ class TunerTable:
     def _nvls_bus(
         self, constants: NcclConstants, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm
     ) -> float:
-        """Return NVLS's bus GB/s. In a node the switch doubles all_reduce's, but for a head's own share."""
+        """Return the bus bandwidth of NVLS in GB/s. The switch doubles the speed of an all_reduce within a node, except
+        for a head's own share of the data."""
         comm, channels = self.communicator, graph.channels
         if channels < 2:
             return 0.0

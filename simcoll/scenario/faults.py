@@ -177,7 +177,8 @@ def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
 
 
 def with_less(topology: Topology, left: NDArray[np.float64]) -> Topology:
-    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Working links keep 1 B/s."""
+    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Links that are up keep at least 1
+    B/s."""
     rates = np.rint(topology.bandwidths * left).astype(np.int64)
     return topology.with_rates(np.maximum(rates, np.minimum(topology.bandwidths, 1)), topology.latencies)
 

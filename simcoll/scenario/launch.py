@@ -69,7 +69,8 @@ class Launch(Model):
 
     @property
     def paced(self) -> bool:
-        """Whether the host launches each call on its own (without a CUDA graph), by processes with known GPUs."""
+        """Whether the host launches each call on its own (not by a CUDA graph), and the number of GPUs per process is
+        known."""
         return self.gpus_per_process is not None and not self.graph
 
     @property
@@ -86,7 +87,8 @@ class Launch(Model):
 
 
 class Process(NamedTuple):
-    """What one CPU process does for one call: it `launches` a kernel on each of its GPUs, and posts `messages`."""
+    """The work of one CPU process for one call: it `launches` a kernel on each of its GPUs, and posts `messages`
+    messages."""
 
     launches: int
     messages: int

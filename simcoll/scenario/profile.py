@@ -95,7 +95,8 @@ class Errors(Model):
 
 
 class Series(Model):
-    """Measured rows that differ in size only. `setting`: all else that decides a time, see `fingerprint`."""
+    """Measured rows that differ in size only. `setting` stands for everything else that decides a time: see
+    `fingerprint`."""
 
     collective: str
     algorithm: str = "auto"
@@ -420,7 +421,8 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """Return the fix for a profile's name with a machine's name in it (`nccl-h100`): the machine's profile."""
+    """Return the fix for a profile's name with a machine's name in it, such as `nccl-h100`: the machine's profile; else
+    None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile

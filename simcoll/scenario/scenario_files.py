@@ -254,7 +254,8 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """Return the topology for `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
+    """Return the topology for `simcoll topology show`: a system or file, changed by `--set topology.…`. Raises
+    InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes

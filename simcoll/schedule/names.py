@@ -20,7 +20,7 @@ PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
 
 class CollectiveNames(NamedTuple):
-    """The names of a collective."""
+    """The names of one collective: simcoll's, then the spellings of other tools, empty if a tool has no name for it."""
 
     name: str
     kernel: str = ""  # in the names of NCCL's kernels, and in NCCL's log

@@ -365,7 +365,8 @@ class Router:
         return ways.paths if ways else 1
 
     def _ways(self, first: int, last: int, where: str) -> FewestHops | None:
-        """Return the routes between two nodes' devices within `where` (a key of `REGIONS`); None if there are none."""
+        """Return the routes between devices of two nodes within `where` (a key of `REGIONS`); None if there are
+        none."""
         return self._field(last, where, True)[0].ways(self.net.source[first])
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:

@@ -173,8 +173,8 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 
 @jit
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
-    """Serve transfer `i`, arrived at `came`, on `link`, busy until time `free`. Return four times in ps: when service
-    begins, when it ends (or NEVER), when the link is free again, and when the transfer is sent again, or −1."""
+    """Serve transfer `i`, which arrived at `came`, on `link`, which is busy until `free`. Return four times in ps: when
+    service begins, when it ends (or NEVER), when the link is free again, and when the transfer is sent again, or −1."""
     first, at, kind = changes.first, changes.at, run.layout.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
     for e in range(first[link], first[link + 1]):

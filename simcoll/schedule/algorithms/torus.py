@@ -45,7 +45,8 @@ def _parts(request: Request, mirrored: Callable[[Ranks], Ranks] = np.flip) -> li
 
 
 def _turned(request: Request) -> Rotation:
-    """Return the schedule's symmetry: a shift of all ranks by one along the first axis, with their chunks."""
+    """Return the schedule's symmetry: a shift of all ranks by one along the first axis, and of the chunks along with
+    them."""
     grid = _grid(request)
     return Rotation(grid.size // len(grid), _chunks(request) // len(grid), _chunks(request))
 
