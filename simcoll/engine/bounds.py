@@ -156,12 +156,14 @@ def _once(find: Callable[..., T], topology: Topology, *of: Any) -> T:
 
 
 def _hops(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the greatest distance in links between two ranks of which one must wait for the other's data."""
+    """Return the greatest number of hops on a shortest route between two ranks, one of which must wait for the other's
+    data."""
     return _most(topology.least_hops, collective, root, topology, places)
 
 
 def _latency_ps(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the greatest distance in ps of latency between two ranks of which one must wait for the other's data."""
+    """Return the greatest of the least latencies in ps between two ranks of which one must wait for the other's
+    data."""
     return _most(topology.least_latencies, collective, root, topology, places)
 
 

@@ -257,6 +257,6 @@ class NodePaths:
         return self._to_try[asked]
 
     def spread(self, to: Sequence[int]) -> tuple[int, int]:
-        """Return the nearest and the farthest of the types of path from the GPUs to the devices `to`."""
+        """Return the nearest and the farthest type among the paths from the GPUs to the devices `to`."""
         types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
         return min(types), max(types)

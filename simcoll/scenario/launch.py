@@ -123,7 +123,8 @@ def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
 
 
 def _posts(collective: str, n: int, root: bool) -> int:
-    """Return how many messages one of `n` ranks posts in a call; 0 unless NCCL builds it from messages."""
+    """Return how many messages one of `n` ranks posts in a call; 0 unless NCCL builds the call from point-to-point
+    messages."""
     if collective not in _POSTING:
         return 0
     return 2 * (n - 1) if collective == "all_to_all" else 2 if collective == "send_recv" else n - 1 if root else 1

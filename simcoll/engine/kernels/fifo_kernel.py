@@ -162,7 +162,8 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
 
 @jit
 def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
-    """Return the route of transfer `i`, which leaves at `t`, and record it in `taken`. `way`: its first route."""
+    """Return the route of transfer `i`, which leaves at `t`, and record it in `taken`. `way`: its route without
+    changes."""
     turns = changes.turns
     while turns.passed[0] < len(turns.at) and turns.at[turns.passed[0]] <= t:
         turns.passed[0] += 1
