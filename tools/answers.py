@@ -1,12 +1,12 @@
-"""Write down what simcoll answers, to see after a change of its code that nothing else has changed.
+"""Write down what simcoll answers, to see after a change of its code that all other answers are the same.
 
     python tools/answers.py OUTDIR [-j N] [--only TEXT]     # every answer, a text file each, and what commands wrote
     python tools/answers.py --compare BEFORE AFTER          # what differs; status 1 if anything does
 
-An answer is one or more commands, run one after the other in a folder of their own, by a process of their own: what
-they print, their exit status, and the files that they write. Pictures are stored as a hash of their pixels. Dates,
-versions, absolute paths and lines that tell of progress are left out (see `normalised`). Of simcoll only the command
-line (`simcoll.cli:main`) and the public names are used, so the code behind them may move.
+An answer is what one or more commands print, their exit status, and the files that they write. The commands of an
+answer run one after the other, in a process and a folder of their own. Pictures are stored as a hash of their pixels.
+Dates, versions, absolute paths and lines of progress are left out (see `normalised`). Only the command line
+(`simcoll.cli:main`) and public names of simcoll are used, so the code behind them may move.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ COMMAND_NAMES: Final = (
 
 
 def answers() -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Name, commands, and further input files of each answer."""
+    """Yield the name, the commands, and further input files (name → text) of each answer."""
     for name, text in _lines(COMMANDS):
         yield name, text.replace("$SIZES", AT_TWO_SIZES).replace("$TABLE", TABLE), {}
     helps = ["", *COMMAND_NAMES.split(), "topology list", "topology show"]
@@ -297,7 +297,7 @@ def answers() -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
-    """Name and commands of each line."""
+    """Yield the name and the commands of each answer in a text with one answer per line."""
     for line in re.sub(r"\n +", " ", text).splitlines():
         name, _, rest = line.partition(": ")
         yield name, rest.replace(" && ", "\n")
@@ -308,7 +308,7 @@ def _sets(text: str) -> str:
 
 
 def _foreign() -> Iterator[tuple[str, str, str, str]]:
-    """Small files of other programs, as the tests have them; none where those are not found."""
+    """Yield small files of other programs, taken from the tests; none if the tests are not found."""
     for path in sorted(ROOT.glob("tests/**/foreign.py"))[:1]:
         spec = importlib.util.spec_from_file_location("foreign", path)
         assert spec is not None and spec.loader is not None
@@ -322,7 +322,7 @@ def _foreign() -> Iterator[tuple[str, str, str, str]]:
 
 
 def api() -> None:
-    """A few calls of the Python API."""
+    """Call some functions of the Python API, and print what they return."""
     import simcoll
 
     print(json.dumps(simcoll.__all__), [name for name in simcoll.__all__ if not hasattr(simcoll, name)])
@@ -337,7 +337,7 @@ def api() -> None:
 
     @simcoll.register("broadcast", "star")
     def star(request: Any) -> Iterator[Any]:
-        """The root sends to everyone at once: 1 step."""
+        """Yield one step in which the root sends to all other ranks at once."""
         yield simcoll.send(request.root, [rank for rank in range(request.n) if rank != request.root], 0)
 
     print(simcoll.run(simcoll.load("star.yaml", ["collective=broadcast", "algorithm=star"]))[0])
@@ -358,7 +358,7 @@ def api() -> None:
 
 
 def normalised(text: str, folders: list[tuple[str, str]]) -> str:
-    """A text without what differs from machine to machine and day to day: folders, dates, versions, progress."""
+    """Return a text without what differs between machines and days: folders, dates, versions, progress."""
     import simcoll
 
     for folder, name in folders:
@@ -370,7 +370,7 @@ def normalised(text: str, folders: list[tuple[str, str]]) -> str:
 
 
 def told(path: Path, folders: list[tuple[str, str]]) -> str:
-    """What a file holds, as text."""
+    """Return the contents of a file as text, or a hash of the pixels of a picture."""
     data = path.read_bytes()
     if path.suffix == ".png":
         from matplotlib.image import imread
@@ -386,7 +386,7 @@ def told(path: Path, folders: list[tuple[str, str]]) -> str:
 
 
 def run(name: str, text: str, inputs: dict[str, str], out: Path, scratch: Path) -> None:
-    """Write one answer; in a process of its own."""
+    """Write one answer; called in a separate process for each."""
     import simcoll
     from simcoll.cli import main
 
@@ -440,7 +440,7 @@ def run(name: str, text: str, inputs: dict[str, str], out: Path, scratch: Path) 
 
 
 def write(out: Path, jobs: int, only: str) -> None:
-    """Write all answers, `jobs` at a time."""
+    """Write all answers whose name contains `only`, `jobs` of them at a time."""
     if out.exists() and any(out.iterdir()):
         raise SystemExit(f"{out} is not empty")
     out.mkdir(parents=True, exist_ok=True)
@@ -473,7 +473,7 @@ def write(out: Path, jobs: int, only: str) -> None:
 
 
 def _warm() -> None:
-    """Import what most answers need, once for all processes that are forked."""
+    """Import what most answers need, once, before processes are forked."""
     import matplotlib.pyplot  # noqa: F401
 
     from simcoll.cli import main
@@ -484,7 +484,7 @@ def _warm() -> None:
 
 
 def compare(before: Path, after: Path, most: int = 20) -> int:
-    """Print what differs between two folders of answers; 1 if anything does."""
+    """Print the differences between two folders of answers, at most `most`; return 1 if there is any, else 0."""
     names = sorted(
         {path.relative_to(top).as_posix() for top in (before, after) for path in top.rglob("*") if path.is_file()}
     )
@@ -508,7 +508,7 @@ def compare(before: Path, after: Path, most: int = 20) -> int:
 
 
 def main() -> int:
-    """Write or compare, as the command line says."""
+    """Write or compare answers, as the command line says; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, metavar="OUTDIR")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))

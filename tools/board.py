@@ -2,7 +2,7 @@
 
     python tools/board.py TABLES [-o FOLDER]      the folder of measured tables (nccl-tests, CSV) of several clusters
 
-`validation/accuracy/clusters.yaml` names the shipped system that stands for each cluster.
+`validation/accuracy/clusters.yaml` names the shipped system whose predictions are compared with each cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clusters import board
 
 
 def main() -> int:
-    """Write the board; print its path."""
+    """Write the board and print its path; return the exit status."""
     parser = argparse.ArgumentParser(description="Score measured tables of clusters.")
     parser.add_argument("tables", type=Path, help="folder of measured tables")
     parser.add_argument("--folder", type=Path, default=Path("validation/accuracy"), help="where clusters.yaml is")

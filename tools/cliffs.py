@@ -1,18 +1,19 @@
-"""Look for times on several nodes that no measured row can judge and no machine would have.
+"""Look for predicted times on several nodes that no real machine would have, and that no measured row can refute.
 
     python tools/cliffs.py OUT.csv [--only SYSTEM]... [--nodes 2,8] [--collective NAME]... [--against BEFORE.csv]
 
-Predicts calls of all shipped systems on several nodes by the costs as shipped, writes them to OUT.csv, and prints where
+Predicts calls of all shipped systems on several nodes with the shipped costs, and writes them to OUT.csv. It prints
+calls, the worst of each kind first, for which
 
 * a larger call takes less time, by more than 15 % (falls),
 * a call that is larger by at most 26 % takes more than 1.7 times as long (jumps),
 * more nodes take less time, by more than 10 % (nodes),
-* the network carries more than NICs are rated for (rate),
+* the network carries more than NICs are rated for (rate).
 
-the worst of each first. Sizes are four to a doubling, and powers of two with a KiB less and more. An edge is halved
-until it lies between two sizes a 1,024th apart, so that its place tells the rule, and what NCCL cuts otherwise on its
-two sides is printed behind it: where that is nothing, the model is wrong. With `--against` it also prints which calls
-changed by more than 5 %.
+There are four sizes to a doubling, and sizes a KiB beside powers of two. Where two neighbouring sizes show a fall or
+jump (an edge), sizes between them are added until the edge lies between sizes that differ by 1/1024. Behind the edge
+stands what NCCL cuts otherwise on its two sides; if that is "nothing", the model is wrong. With `--against` the tool
+also prints which calls changed by more than 5 %.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SHARP: Final = 1024  # what an edge is halved down to, as a share of the size
 
 
 class Call(NamedTuple):
-    """A predicted call."""
+    """A predicted call: its system, nodes, collective and size in bytes; what runs it, and its time in us."""
 
     system: str
     nodes: int
@@ -56,24 +57,24 @@ class Call(NamedTuple):
 
     @property
     def series(self) -> tuple[str, int, str]:
-        """The calls that differ in size alone."""
+        """A key that is equal for calls that differ only in size."""
         return self[:3]
 
     @property
     def way(self) -> str:
-        """Algorithm and protocol."""
+        """The algorithm and protocol as text, e.g. `ring/LL`."""
         return f"{self.algorithm}/{self.protocol}"
 
 
 def sizes() -> list[int]:
-    """Return sizes between powers of two, and beside them."""
+    """Return the sizes to predict, in bytes: four to a doubling, and a KiB less and more than powers of two."""
     found = {power * quarter // 4 for power in (1 << k for k in range(LEAST, MOST)) for quarter in (4, 5, 6, 7)}
     beside = {(1 << k) + way * KIB for k in range(14, MOST) for way in (-1, 1)}
     return sorted({max(8, size // 8 * 8) for size in found | beside | {1 << MOST}})
 
 
 def predicted(system: str, nodes: int, collective: str, asked: list[int]) -> list[Call]:
-    """Predict calls of some sizes."""
+    """Predict the calls of these sizes (bytes); sizes that cannot be predicted are left out."""
     rows = api.run(topology={"system": system, "nodes": nodes}, collective=collective, size=asked, algorithm="auto")
     return [
         Call(system, nodes, collective, row["size_bytes"], row["algorithm"], row["protocol"], row["time_ps"] / 1e6)
@@ -83,7 +84,7 @@ def predicted(system: str, nodes: int, collective: str, asked: list[int]) -> lis
 
 
 def series_of(system: str, nodes: int, collective: str) -> list[Call]:
-    """Predict a series, and more sizes where it has an edge, until these lie close together."""
+    """Predict a series of sizes, and further sizes around each edge (fall or jump) until two are close to it."""
     calls = predicted(system, nodes, collective, sizes())
     while between := [
         (a.size + b.size) // 16 * 8 for a, b in pairwise(calls) if edge(a, b) and b.size - a.size > near(a)
@@ -93,18 +94,18 @@ def series_of(system: str, nodes: int, collective: str) -> list[Call]:
 
 
 def near(call: Call) -> int:
-    """Bytes by which two sizes differ that an edge lies between."""
+    """Return the distance in bytes at which two sizes around an edge are close enough."""
     return max(8, call.size // SHARP)
 
 
 def edge(a: Call, b: Call) -> str:
-    """What is odd about the time of a larger call."""
+    """Return what is odd if the larger call `b` follows `a`: `falls`, `jumps`, or '' if nothing is."""
     grows = b.time_us / a.time_us
     return "falls" if grows < FALL else "jumps" if grows > RISE and b.size <= NEAR * a.size else ""
 
 
 def rules(a: Call, b: Call) -> str:
-    """Return in words what NCCL does otherwise in the second of two calls."""
+    """Return in words what NCCL does for call `b` unlike for call `a`; `nothing` if there is no difference."""
     first, second = cuts(a), cuts(b)
     return (
         ", ".join(f"{name} {first[name]} -> {second[name]}" for name in first if first[name] != second.get(name))
@@ -113,7 +114,7 @@ def rules(a: Call, b: Call) -> str:
 
 
 def cuts(call: Call) -> dict[str, Any]:
-    """Return how NCCL cuts a call: what its rules give, by their names."""
+    """Return how NCCL cuts a call, by name: channels, threads, chunk size, and so on."""
     asked = {"topology": {"system": call.system, "nodes": call.nodes}, "collective": call.collective}
     [point] = simcoll.load({**asked, "size": f"{call.size} B", "algorithm": "auto"})
     lowered = lowered_call.executor(point.scenario).lower(point.scenario)
@@ -129,7 +130,7 @@ def cuts(call: Call) -> dict[str, Any]:
 
 
 def findings(calls: list[Call]) -> Iterator[tuple[str, float, str]]:
-    """Yield the kind of each oddity, how large it is, and what it is in words."""
+    """Yield each oddity as its kind, its size as a ratio of times or rates, and a description."""
     whole = {series: list(group) for series, group in groupby(calls, attrgetter("series"))}
     rates = {system: of_nics(system) for system in {call.system for call in calls}}
     for (system, nodes, collective), group in whole.items():
@@ -149,19 +150,19 @@ def findings(calls: list[Call]) -> Iterator[tuple[str, float, str]]:
 
 
 def alike(some: Iterable[Call], others: Iterable[Call]) -> Iterator[tuple[Call, Call]]:
-    """Yield pairs of calls of one size."""
+    """Yield pairs of calls with equal sizes, one from each list."""
     known = {call.size: call for call in some}
     yield from ((known[call.size], call) for call in others if call.size in known)
 
 
 def of_nics(system: str) -> tuple[int, float]:
-    """GPUs of a node, and GB/s of all its NICs."""
+    """Return the number of GPUs of a node, and the GB/s of all its NICs together."""
     file: Any = load_system(system)
     return file.devices["gpu"], file.devices["nic"] * units.parse(file.nic.rate, "bandwidth") / 1e9
 
 
 def carried(call: Call, gpus: int) -> float:
-    """The least bytes that leave some node."""
+    """Return the least number of bytes that must leave some node in this call."""
     nodes, ranks = call.nodes, call.nodes * gpus
     if call.collective == "all_reduce":
         return 2 * call.size * (nodes - 1) / nodes
@@ -171,12 +172,12 @@ def carried(call: Call, gpus: int) -> float:
 
 
 def said(call: Call) -> str:
-    """Return size, way and time in words."""
+    """Return the size, algorithm, protocol and time of a call in words."""
     return f"{units.format_size(call.size)} {call.way} {call.time_us:.5g} us"
 
 
 def read(path: Path) -> list[Call]:
-    """Read calls that were written."""
+    """Return the calls of a CSV file that an earlier run wrote."""
     with path.open(encoding="utf-8") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     whole = [{**row, "nodes": int(row["nodes"]), "size": int(row["size"])} for row in rows]
@@ -184,7 +185,7 @@ def read(path: Path) -> list[Call]:
 
 
 def main() -> int:
-    """Write the calls; print what is odd."""
+    """Predict and write the calls, print the odd ones, and return the exit status."""
     parser = argparse.ArgumentParser(description="Look for odd times on several nodes.")
     parser.add_argument("out", type=Path, help="table of the calls")
     parser.add_argument("--only", action="append", help="a system")

@@ -1,12 +1,12 @@
-"""Make logs with known faults, and see which of them `simcoll diagnose` names.
+"""Make logs of machines with known faults, and count which faults `simcoll diagnose` names.
 
     python tools/faults.py DIR [--only WORD]... [--seed N]
 
-Each log is predicted with the fault written in the scenario, and gets 3 % of noise and one outlier in twenty points.
-Logs are kept in DIR, and made again only where they are missing. Prints a line for each, and the counts: *right* (the
-fault alone is named, or with what is the same as it), *choice* (it is one of several that are named), *unseen* (called
-healthy), *none* (nothing explains it), *wrong* (another is named). `change` is how many times as long as on a sound
-machine the call takes in the median over sizes, and at most.
+A log is predicted with its fault in the scenario. It gets 3 % of noise, and one outlier in twenty points. Logs are kept
+in DIR, and only missing ones are made. The tool prints a line for each log, and counts: *right* (only the fault is
+named, or also faults with the same effect), *choice* (the fault is one of several named), *unseen* (called healthy),
+*none* (nothing explains the log), *wrong* (another fault is named). `change` is the slowdown by the fault, as a factor:
+the median over sizes, and the largest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Times = dict[int, float]  # us by size
 
 
 class Setup(NamedTuple):
-    """Nodes of a system, and a collective on all their GPUs."""
+    """The machine and call of a log: a number of nodes of a system, and a collective on all their GPUs."""
 
     system: str
     nodes: int
@@ -49,7 +49,7 @@ class Setup(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is wrong: families of hypotheses that say so, keys of the scenario, and a change of the times."""
+    """A fault: the families of hypotheses that name it, the scenario keys that cause it, and a change of times."""
 
     name: str
     families: tuple[str, ...]
@@ -58,28 +58,28 @@ class Fault(NamedTuple):
 
 
 def links(*patterns: str, factor: float) -> Callable[[Setup], Keys]:
-    """Links that have a `factor`-th of their rate from the start."""
+    """Return the keys of a fault that slows down all links matching the patterns by `factor` from the start."""
     faults = [{"link": pattern, "kind": "slow", "at": "0 s", "factor": factor} for pattern in patterns]
     return lambda setup: {"faults": faults}
 
 
 def both(device: str, factor: float, other: str = "*") -> Callable[[Setup], Keys]:
-    """Links of a device, there and back."""
+    """Return the keys of a fault that slows down a device's links in both directions."""
     return links(f"{device}->{other}", f"{other}->{device}", factor=factor)
 
 
 def env(**variables: str | int) -> Callable[[Setup], Keys]:
-    """Variables that are set."""
+    """Return the keys of a fault by environment variables."""
     return lambda setup: {"env": variables}
 
 
 def by(network: str) -> Callable[[Setup], Keys]:
-    """Another network between nodes."""
+    """Return the keys of a fault by another network between nodes (the name of its profile)."""
     return lambda setup: {"profile": f"{load_system(setup.system).profile}+{network}"}
 
 
 def through_host(setup: Setup) -> Keys:
-    """The system's network with `transport.gpudirect: false`."""
+    """Return the keys of a fault by the system's network without GPUDirect."""
     nic = load_system(setup.system).nic
     assert nic and nic.profile
     text = find_profile(nic.profile).read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def through_host(setup: Setup) -> Keys:
 
 
 def slow_kernels(share: float) -> Callable[[Setup], Keys]:
-    """Everything that blocks of threads do at a share of its speed, whatever file of the profile says it."""
+    """Return the keys of a fault that slows thread blocks: all their costs and rates have a `share` of the speed."""
 
     def keys(setup: Setup) -> Keys:
         name = load_system(setup.system).profile or ""
@@ -158,7 +158,7 @@ TWO_NODES: Final = ("hgx-h100", "dgx-a100")
 
 
 def cases() -> Iterator[tuple[Setup, Fault]]:
-    """Every fault on every set-up that has what it acts on."""
+    """Yield every set-up with each fault that is possible on it."""
     setups = [Setup(system, 1) for system in ONE_NODE] + [Setup(system, 2) for system in TWO_NODES]
     others = ((1, "all_gather"), (2, "all_gather"), (2, "all_to_all"))
     setups += [Setup("hgx-h100", nodes, collective) for nodes, collective in others]
@@ -171,14 +171,14 @@ def cases() -> Iterator[tuple[Setup, Fault]]:
 
 
 def times(setup: Setup, keys: Keys) -> Times:
-    """What the simulator says, in us by size."""
+    """Return the predicted times in us, by size in bytes, of a set-up with these scenario keys."""
     where = {"topology": {"system": setup.system, "nodes": setup.nodes}, "collective": setup.collective}
     rows = api.run({**where, "dtype": "float32", "size": SIZES, "algorithm": "auto", **keys})
     return {row["size_bytes"]: row["time_us"] for row in rows if row["status"] == "ok"}
 
 
 def log(setup: Setup, fault: Fault, seed: int) -> tuple[str, list[float]]:
-    """A table with noise, and how many times as long each size takes as on a sound machine; InputError if none."""
+    """Return a log with noise, and the slowdown by the fault at each size; InputError if a size has no time."""
     sound, took = times(setup, {}), fault.times(times(setup, fault.keys(setup)))
     if set(sound) != set(took):
         raise InputError(f"{setup}, {fault.name}: not all sizes can be predicted")
@@ -194,7 +194,7 @@ def log(setup: Setup, fault: Fault, seed: int) -> tuple[str, list[float]]:
 
 
 def judged(families: tuple[str, ...], document: Any) -> str:
-    """How a diagnosis names a fault of these families."""
+    """Return how well a diagnosis names a fault with these families: right, choice, unseen, none or wrong."""
     verdict, also = document["verdict"], document["also"]
     if verdict in (None, "healthy"):
         return "right" if verdict in families else "none" if verdict is None else "unseen"
@@ -204,7 +204,7 @@ def judged(families: tuple[str, ...], document: Any) -> str:
 
 
 def main() -> int:
-    """Make logs that are missing, diagnose all, print how each fault is named."""
+    """Make the missing logs, diagnose all logs, and print how each fault is named."""
     parser = argparse.ArgumentParser(description="See which known faults are named.")
     parser.add_argument("logs", type=Path, help="folder of the logs")
     parser.add_argument("--only", action="append", default=[], help="a word of a set-up and a fault")

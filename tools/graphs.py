@@ -1,10 +1,10 @@
-"""Compare what the files of systems store of NCCL's graph search with what ours finds.
+"""Compare the results of NCCL's graph search that systems' files store with those of simcoll's own search.
 
     python tools/graphs.py [SYSTEM …]
 
-A line for each graph: the system, GPUs a node, one node or several; `=`, or what is stored -> what is found. At the end
-stand the number of graphs that agree in channels and speeds, of those that agree in all, and the processor time of the
-slowest search.
+Prints a line for each graph: the system, GPUs per node, one node or several; then `=`, or what is stored -> what is
+found. At the end it prints how many graphs agree in channels and speeds, how many agree in all, and the processor time
+of the slowest search.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIELDS = (*NUMBERS, "pattern", "type_intra", "type_inter", "cross_nic", "same_ch
 
 
 def cases(system: SystemFile) -> Iterator[tuple[int, int]]:
-    """Nodes and GPUs a node for which a system stores graphs."""
+    """Yield the numbers of nodes, and of GPUs per node, for which a system's file stores graphs."""
     for nodes, size in ((1, "one"), (2, "several")):
         rows = [row for row in system.nccl.graphs if row.nodes == size] if system.nccl else []
         counts = {count for row in rows for count in range(row.gpus[0], row.gpus[1] + 1)}
@@ -32,7 +32,7 @@ def cases(system: SystemFile) -> Iterator[tuple[int, int]]:
 
 
 def differences(stored: ChannelGraph, found: ChannelGraph | None) -> list[str]:
-    """What differs between two graphs, as text."""
+    """Return the differences between a stored and a found graph, as texts; empty if they are equal."""
     if found is None:
         return ["not found"]
     pairs = ((name, getattr(stored, name), getattr(found, name)) for name in FIELDS)
@@ -40,7 +40,7 @@ def differences(stored: ChannelGraph, found: ChannelGraph | None) -> list[str]:
 
 
 def main(names: list[str]) -> None:
-    """Print the comparison."""
+    """Compare the graphs of the systems called `names` (default: all), and print the result."""
     agree, alike, slowest, all_graphs = 0, 0, 0.0, 0
     for name in names or list(shipped_systems()):
         system = load_system(name)

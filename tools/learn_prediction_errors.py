@@ -1,9 +1,10 @@
-"""Learn from measured tables how wrong the model is, and write `simcoll/prediction/prediction_errors.yaml`.
+"""Learn from measured tables how far predictions are off, and write `simcoll/prediction/prediction_errors.yaml`.
 
     python tools/learn_prediction_errors.py TABLES    TABLES: folder of measured tables (nccl-tests, CSV) of clusters
 
-Run it after every change of the model or of a shipped profile: intervals of predictions are made of these numbers. It
-predicts all tables, fits clusters of many nodes to their rows on one and two, and takes a minute or two of CPU.
+Run it after every change of the model or of a shipped profile: the intervals of predictions follow from these numbers.
+It predicts all tables, and fits clusters with many nodes to their rows on one and two nodes. This takes a minute or two
+of CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ABOUT = """\
 
 
 def main() -> int:
-    """Write the file; print how many rows and clusters it is made of."""
+    """Write the file, and print how many rows and clusters it is made from."""
     parser = argparse.ArgumentParser(description="Learn from measured tables how wrong the model is.")
     parser.add_argument("tables", type=Path, help="folder of measured tables")
     parser.add_argument("--folder", type=Path, default=Path("validation/accuracy"), help="where clusters.yaml is")

@@ -1,4 +1,4 @@
-"""Lines and modules of Python by room, and in all; `python tools/lines.py BASE` adds the difference to a commit."""
+"""Count lines and modules of Python by room and in all; `python tools/lines.py BASE` adds the change since a commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def counted(base: str | None) -> tuple[Counter[str], Counter[str]]:
-    """Lines and modules by room, of the working tree or of a commit."""
+    """Return lines and modules by room, in the working tree or in the commit `base`."""
     lines, modules = Counter[str](), Counter[str]()
     for name, text in _sources(base):
         top, *below = Path(name).parts
@@ -34,7 +34,7 @@ def _git(*words: str) -> str:
 
 
 def main(base: str | None = None) -> None:
-    """Print the table."""
+    """Print a table of lines and modules by room, with the change since the commit `base` if given."""
     lines, modules = counted(None)
     before = counted(base)[0] if base else Counter[str]()
     print(f"{'room':24}{'modules':>8}{'lines':>8}" + (f"{f'to {base[:8]}':>12}" if base else ""))

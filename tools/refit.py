@@ -1,4 +1,4 @@
-"""Fit shipped profiles again, each from what its record says: tables, rows, split and parameters.
+"""Fit shipped profiles again, each with the tables, rows, split and parameters that its record names.
 
     python tools/refit.py nccl-hopper nccl-ampere --tables DIR     these, or all that have a record
     python tools/refit.py --common --tables DIR                    what generations of GPUs have in common, together
@@ -6,8 +6,8 @@
     python tools/refit.py --list                                   what would be fitted from which tables
 
 Transports are fitted to the clusters of `validation/accuracy/clusters.yaml` in DIR: see `tools/clusters/transports.py`.
-A fit begins at the profile as it is, so that what no row decides stays. Tables are looked for among the shipped ones
-and in DIR, and must be those of the record, byte for byte. Run it after a change of the model, before
+A fit begins at the shipped profile, so a cost that no row decides keeps its value. Tables are looked up among the
+shipped ones and in DIR; they must equal those of the record, byte for byte. Run it after a change of the model, before
 tools/learn_prediction_errors.py.
 """
 
@@ -61,7 +61,7 @@ COMMON: Final = "nccl-nvlink"  # the profile that they are `like`; what it says 
 
 
 class Refit(NamedTuple):
-    """A fit to repeat; `way` is the key of the profile that holds the record, empty for the profile's own."""
+    """A fit to repeat; `way` is the key with its record (`host`, `graph`, `pull`), or '' for the profile's own."""
 
     way: str
     record: Calibration
@@ -69,7 +69,7 @@ class Refit(NamedTuple):
 
 
 def costs_by_file(profile: Profile) -> dict[str, list[str]]:
-    """Return the names of a call's costs, by the profile whose file has them: itself first, then those it is `like`.
+    """Return names of a call's costs by the profile whose file has them: the profile itself, then those it is `like`.
 
     Costs are the launch, the factors of links, and `kernels`, where they differ from the default. Costs of other
     launches (`host`, `graph`), of other kernels (`pull`) and of transports do not count.
@@ -96,7 +96,7 @@ def _kernel_costs(kernels: Kernels) -> dict[str, float]:
 
 
 def refits(name: str) -> Iterator[Refit]:
-    """Yield the fits that a profile records, its own first; a record that names no parameter is lent by another."""
+    """Yield the fits that a profile records, its own first; a record without parameters belongs to another profile."""
     profile = load_network(name)
     records = [("", profile.calibration)]
     records += [(way, getattr(getattr(profile, way), "calibration", None)) for way in ("host", "graph", "pull")]
@@ -106,7 +106,7 @@ def refits(name: str) -> Iterator[Refit]:
 
 
 def table(name: str, digest: str, folders: Sequence[Path]) -> Path:
-    """Return the table of this name and hash. Raises InputError if there is none."""
+    """Return the path of the table with this name and hash. Raises InputError if no folder has it."""
     for path in (folder / name for folder in folders):
         if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
             return path
@@ -114,7 +114,7 @@ def table(name: str, digest: str, folders: Sequence[Path]) -> Path:
 
 
 def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
-    """Fit again, beginning at the profile's file, and write it; return a line about it. Raises InputError."""
+    """Repeat a fit, beginning at the profile in `path`, and write it; return a line of errors. Raises InputError."""
     record = refit.record
     names = own_names(path.stem, refit)
     files = [table(source.file, source.sha256, folders) for source in record.files]
@@ -146,19 +146,19 @@ def repeat(path: Path, refit: Refit, folders: Sequence[Path]) -> str:
 
 
 def own_names(name: str, refit: Refit) -> list[str]:
-    """Return the parameters of a fit without those that the profile has in common with others."""
+    """Return the parameters of a fit, without those whose costs the profile shares with other generations."""
     return [cost for cost in refit.names if name not in sharers(cost)]
 
 
 def sharers(cost: str) -> list[str]:
-    """Return the generations that have a fitted cost in common: those whose files do not write it."""
+    """Return the generations of GPUs (profiles) that share a fitted cost: their own files do not write it."""
     if cost not in load_network(COMMON).fitted:
         return []
     return [name for name in GENERATIONS if cost in costs_by_file(load_network(name))[COMMON]]
 
 
 def inheriting(text: str, name: str) -> str:
-    """Return the text of a whole profile as the shipped one has it: like the same, without what that one writes."""
+    """Return a fitted profile's text as in the shipped file: `like` its parent, and without the parent's values."""
     like = load_network(name).like
     if like is None:
         return text
@@ -179,7 +179,7 @@ def inheriting(text: str, name: str) -> str:
 
 
 class Generation:
-    """The fitted rows of a profile of GPUs, and the parameters that they are to show: its own, and common ones."""
+    """The measured rows of one generation's profile, and the parameters to fit to them: its own, and shared ones."""
 
     def __init__(self, name: str, folders: Sequence[Path]):
         self.name = name
@@ -199,7 +199,7 @@ class Generation:
         self._times: dict[bytes, Floats] = {}
 
     def times(self, costs: Floats) -> Floats:
-        """Return the times of the rows in ps at these costs of its parameters. Steps in those of others ask again."""
+        """Return the rows' times in ps at these costs; they are kept, as steps in others' parameters ask again."""
         key = costs.tobytes()
         if key not in self._times:
             asked = dict(zip(self.costs, costs.tolist(), strict=True))
@@ -208,7 +208,7 @@ class Generation:
 
 
 def fit_common(folders: Sequence[Path]) -> None:
-    """Fit the profiles of all generations together, and write what they have in common."""
+    """Fit the profiles of all generations together, and write the costs that they share to the common profile."""
     parts = [Generation(name, folders) for name in GENERATIONS]
     # a column for each parameter: the profiles that have it, and its name
     of_parts = [
@@ -240,8 +240,8 @@ def fit_common(folders: Sequence[Path]) -> None:
 
 
 def fit_transports(tables: Path, folder: Path, keep: Sequence[str], tell: Tell) -> None:
-    """Fit the transports to the clusters of a folder of tables, and write their profiles and those of families. Those
-    to `keep` have the costs that they have, for the others, too; their errors are told anew."""
+    """Fit transports to the clusters in a folder of tables; write their profiles and those of their families.
+    Transports named in `keep` keep their costs, also for the fits of others; only their recorded errors change."""
     rows = rows_of(tables, folder, tell, least_nodes=2)
     samples = left_out.samples_of(rows)
     together = transports.fit_together(samples, transports.networks(), tell, keep)
@@ -260,7 +260,7 @@ def fit_transports(tables: Path, folder: Path, keep: Sequence[str], tell: Tell) 
 
 
 def _sources(tables: Path, rows: Sequence[ClusterRow]) -> dict[str, TableSource]:
-    """Return the record of each table, by the names of the series in it."""
+    """Return the record of each table file (name, hash, rows), by the names of the series in the file."""
     found: dict[str, TableSource] = {}
     for path in sorted(tables.glob("*.csv")):
         data, of_file = read_file(path)
@@ -271,7 +271,7 @@ def _sources(tables: Path, rows: Sequence[ClusterRow]) -> dict[str, TableSource]
 
 
 def _about(own: Sequence[ClusterSamples], rows: Sequence[ClusterRow], sources: Mapping[str, TableSource]) -> Document:
-    """Return the record of a fit to clusters, without its outcome."""
+    """Return the record of a fit to the clusters `own`, still without errors and intervals."""
     names = [each.name for each in own]
     tables = sorted({row.row.others.get("table", "") for row in rows if row.cluster in names})
     files = {sources[table].file: sources[table] for table in tables}
@@ -296,10 +296,10 @@ def _write(
     start: Mapping[str, Profile],
     alone: Mapping[str, tuple[str, str]],
 ) -> None:
-    """Write the profile of a transport, or of a family, with the costs that are `known` and the record of the fit.
-    `alone` are the intervals by its own rows, also of what it has of its family, which it does not write. `missed` are
-    the times where a cluster is left out, `start` the profiles before the fit. Without a record `about` it only what
-    concerns errors is written."""
+    """Write the profile of a transport or family with the costs `known`, and the record of its fit. `alone` holds the
+    90 % intervals by the transport's own rows, also of costs that it takes from its family and does not write. `missed`
+    holds the times (ps) predicted without each cluster, `start` the profiles before the fit. If `about` is empty, only
+    the recorded errors are written."""
     path, like = shipped_profiles()[name], load_network(name)
     file, head = yaml_tree.read(path).plain(), _head(path)
     clusters_ = len({each.name for each in own})
@@ -333,12 +333,12 @@ def _write(
 
 
 def _head(path: Path) -> str:
-    """Return the remarks with which a profile opens."""
+    """Return the comment lines at the top of a profile's file."""
     return "".join(line for line in path.read_text("utf-8").splitlines(keepends=True) if line.startswith("#"))
 
 
 def main() -> int:
-    """Repeat the fits of profiles in place."""
+    """Repeat the fits that the command line names, and write the profiles in place."""
     parser = argparse.ArgumentParser(description="Fit shipped profiles again from their records.")
     parser.add_argument("profiles", nargs="*", help="names; default: all that record a fit")
     parser.add_argument(

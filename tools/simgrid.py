@@ -1,11 +1,11 @@
-"""Compare contention on networks that are not stars with SimGrid, another simulator of flows that share links.
+"""Compare contention on networks other than stars with SimGrid, another simulator of flows that share links.
 
     python tools/simgrid.py        (needs g++ and libsimgrid-dev)
 
-A line for each network and schedule: the makespan in ps by SimGrid and by simcoll, and how far they are apart. The
-first numbers are those that tests/engine/test_simgrid.py keeps. SimGrid's model CM02 divides a link in proportion to
-the inverse of the latency of each route. So all routes have the same latency here, by a link of their own that nothing
-limits; simcoll's have 1 ns a link. Messages to one peer go one after the other, as over a channel.
+Prints a line for each network and schedule: the makespan in ps by SimGrid and by simcoll, and their difference. The
+first numbers are those that tests/engine/test_simgrid.py keeps. SimGrid's model CM02 divides a link in inverse
+proportion to the latencies of routes. So here all SimGrid routes get the same latency, by an extra link that limits
+nothing; simcoll's links have 1 ns each. Messages to one peer are sent one after the other, as over a channel.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCHEDULES: Final = (
 
 
 def time_ps(network: str, collective: str, algorithm: str) -> int:
-    """The makespan by simcoll, with links shared max-min fair and a channel a peer."""
+    """Return simcoll's makespan in ps, with max-min fair links and one channel per peer."""
     spec = NETWORKS[network]
     plan = schedule_of(network, collective, algorithm)
     return simcoll.predict(
@@ -59,13 +59,13 @@ def time_ps(network: str, collective: str, algorithm: str) -> int:
 
 
 def schedule_of(network: str, collective: str, algorithm: str) -> Schedule:
-    """The schedule for all hosts of a network."""
+    """Return the schedule of an algorithm for all hosts of a network."""
     hosts = len(build(TopologySpec.model_validate(NETWORKS[network])).ranks)
     return algorithms.stream(collective, algorithm, hosts).schedule()
 
 
 def asked(topology: Topology, plan: Schedule) -> Iterator[str]:
-    """The lines that simgrid_routes.cpp reads."""
+    """Yield the lines of input for simgrid_routes.cpp: links, routes and messages."""
     hosts = topology.ranks
     moved = [row for row in zip(*(column.tolist() for column in plan.columns), strict=True) if row[1] != row[3]]
     ways = {(a, b): topology.route(hosts[a], hosts[b]) for _, a, _, b, *_ in moved}
@@ -84,7 +84,7 @@ def asked(topology: Topology, plan: Schedule) -> Iterator[str]:
 
 
 def main() -> int:
-    """Compile the program and print the comparison."""
+    """Compile the program with SimGrid, run it, and print the comparison."""
     with TemporaryDirectory() as folder:
         program = Path(folder) / "routes"
         command = ["c++", "-O1", "-std=c++17", "-o", str(program), str(SOURCE), "-lsimgrid"]

@@ -24,11 +24,11 @@ SCHEMA: Final = "simcoll.accuracy.compare/1"
 def compared(
     predicted: str | Sequence[Point], text: str, source: str, where: Sequence[str], sets: Sequence[str]
 ) -> Document:
-    """Join predictions with the measured table `text`; return the document that `compare --json` prints.
+    """Join predictions with the measured table `text`, and return the document that `compare --json` prints.
 
-    `predicted` is a scenario, its points, or a results.csv; `system=NAME` predicts every row on that system, or on a
-    file's topology. Raises InputError if a file is wrong, a row has several partners, a profile is of another harness,
-    or nothing can be compared.
+    `predicted` is a scenario, its points, or a results.csv; `system=NAME` predicts every row on that system or topology
+    file. Raises InputError if a file is wrong, if a row matches several predictions, if a profile was fitted to another
+    harness than the table's, or if nothing can be compared.
     """
     kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
@@ -82,7 +82,7 @@ def _predictions(
 
 
 def _computing_as_measured(pair: tuple[MeasuredRow, Mapping[str, Any]]) -> tuple[MeasuredRow, Mapping[str, Any]]:
-    """Return the pair, with a workload predicted again by the computation times in its measured row."""
+    """Return the pair; a workload is predicted again with the times of computations that its row measured."""
     row, partner = pair
     point = partner.get("point")
     if point is None:
@@ -94,8 +94,8 @@ def _computing_as_measured(pair: tuple[MeasuredRow, Mapping[str, Any]]) -> tuple
 def _on_system(
     questions: RowQuestions, measured: Sequence[MeasuredRow]
 ) -> tuple[list[table_join.JoinedPoint], list[Mapping[str, Any]], list[str]]:
-    """Predict each distinct point of the rows once. Return the joined points, all predictions, and notes on scenarios,
-    such as a release newer than known."""
+    """Predict each distinct point of the rows once. Return the joined points, all predictions, and notes, e.g. that a
+    release is newer than all known ones."""
     asked = [questions.points(row) for row in measured]
     points = {sweep.key(point): point for of_row in asked for point in of_row}
     _check_harness(points.values(), measured)
@@ -106,7 +106,7 @@ def _on_system(
 
 
 def _check_harness(points: Iterable[Point], measured: Iterable[MeasuredRow]) -> None:
-    """Raise InputError if a profile was fitted to one harness and the table has rows of another."""
+    """Raise InputError if a profile was fitted to one harness (`p2p`, `library`) and the table has rows of another."""
     harnesses = {row.harness for row in measured}
     for name in dict.fromkeys(point.scenario.profile for point in points):
         profile = load_profile(name)

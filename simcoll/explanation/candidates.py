@@ -1,4 +1,4 @@
-"""List the candidates for a point: algorithms, protocols, groups, chunks, channels, and buckets of training steps."""
+"""List the candidates that `recommend` simulates: algorithms, protocols, groups, chunks, channels, bucket sizes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of algorithm and settings; None keeps the scenario's setting.
+    """A choice of algorithm and settings to try; None keeps the scenario's setting.
 
-    `groups`: the number of groups. `executor`: the executor of the choice, if the scenario names none. `nccl`: NCCL's
-    name of the algorithm, if NCCL has it.
+    `groups` is the number of groups. `executor` is set if the scenario names no executor. `nccl` is NCCL's own name of
+    the algorithm, if NCCL has it.
     """
 
     algorithm: str
@@ -51,18 +51,18 @@ class Candidate:
 
     @property
     def method(self) -> tuple[str, str, str | None]:
-        """Return the choice without its settings."""
+        """Return the algorithm, protocol and executor, without the settings."""
         return self.algorithm, self.protocol, self.executor
 
     @property
     def settings(self) -> dict[str, int]:
-        """Return the settings in which the choice differs from the scenario."""
+        """Return, by name, the settings that this candidate changes, e.g. {"groups": 4}."""
         names = ("groups", "chunk", "copies", "channels", "bucket_cap", "prefetch")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the variables that force NCCL to this choice; empty if they cannot."""
+        """Return the environment variables that force NCCL to this candidate; empty if no variable can."""
         algorithm = ALGORITHM_SPELLINGS.get(self.nccl or "")
         protocol = {} if self.protocol == "none" else {"NCCL_PROTO": self.protocol}
         return {"NCCL_ALGO": algorithm, **protocol} if algorithm else {}
@@ -73,7 +73,7 @@ class Candidate:
         return " ".join([method, *(f"{name} {_spelt(name, value)}" for name, value in self.settings.items()), *by])
 
     def of(self, scenario: Scenario) -> Scenario:
-        """Return the scenario with this choice."""
+        """Return the scenario changed to use this candidate."""
         own = {name: value for name, value in self.settings.items() if name in ("chunk", "copies", "channels")}
         by_name = {"algorithm": self.algorithm, "protocol": self.protocol}
         changed: dict[str, Any] = _LEFT_TO_NCCL if self.algorithm == SYMMETRIC else by_name
@@ -104,9 +104,9 @@ def _spelt(name: str, value: int) -> str:
 def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | None = None) -> list[Candidate]:
     """List the candidates for a point, NCCL's algorithms first.
 
-    `named` are the scenario's algorithms: their files, and spellings with options, are candidates, too. `among` allows
-    only these algorithms. Raises InputError for a name in `among` that is no candidate, and RefusedError if nothing can
-    run.
+    `named` are the algorithms that the scenario names. They are candidates too, including schedule files and names with
+    options. `among` allows only these algorithms. Raises InputError for a name in `among` that is no candidate, and
+    RefusedError if no algorithm can run.
     """
     listed = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
     served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
@@ -150,8 +150,8 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
 
 
 def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
-    """Yield the pairs of algorithm and protocol of NCCL, then the schedules that one kernel runs; if the scenario names
-    an executor, only its candidates."""
+    """Yield NCCL's pairs of algorithm and protocol, then schedules run as one user-written kernel. If the scenario
+    names an executor, only its candidates are yielded."""
     nccl_names, refused, found = names(scenario.collective), list[RefusedError](), False
     for by in [scenario.executor] if scenario.executor else ["nccl", "msccl"]:
         own = scenario.model_copy(update={"algorithm": "auto", "executor": by})
@@ -175,7 +175,7 @@ def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]
 
 
 def _schedule_named(name: str, collective: str) -> str:
-    """Return the path of a schedule's file, or an algorithm's name with its options."""
+    """Return an algorithm's name with options as it is, or the path of a schedule file."""
     if schedule_json.is_file(name):
         return name
     entry, options = registry.find(collective, name)
@@ -183,18 +183,18 @@ def _schedule_named(name: str, collective: str) -> str:
 
 
 def _runs(scenario: Scenario) -> PlainExecutor:
-    """Return the executor that a scenario names, or NCCL's."""
+    """Return the executor that the scenario names, else the one that its profile implies."""
     return executor(_any_algorithm(scenario))
 
 
 def _any_algorithm(scenario: Scenario) -> Scenario:
-    """Return a scenario without its choice of an algorithm."""
+    """Return the scenario with its algorithm replaced by `auto`."""
     return scenario.model_copy(update={"algorithm": "auto"})
 
 
 def nccl_choice(scenario: Scenario) -> Candidate | None:
-    """Return NCCL's own choice for a call, with the scenario's protocol if it names one. None for a workload, or if
-    NCCL does not run the call."""
+    """Return the algorithm that NCCL itself chooses for a call, with the scenario's protocol if named. None for a
+    workload, or if NCCL does not run the call."""
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "auto"
     return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", forced, "nccl")
 
@@ -210,12 +210,12 @@ def _splits(n: int) -> list[int | None]:
 
 
 def rank_count(scenario: Scenario) -> int:
-    """Return the number of ranks; a topology is built only if the scenario's own numbers do not say it."""
+    """Return the number of ranks. The topology is built only if the scenario's numbers do not give it."""
     return ranks_of(scenario) or len(placed(scenario, topology_of(_any_algorithm(scenario))))
 
 
 def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates without duplicates, which name the default number of groups."""
+    """Return the candidates without those that name the default number of groups: others are equal to them."""
     if not any(candidate.groups for candidate in of):
         return list(of)
     topology = topology_of(_any_algorithm(scenario))
@@ -225,8 +225,8 @@ def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, copies: int = 0) -> Iterator[Candidate]:
-    """Yield a candidate, then the candidate with each chunk or number of channels that is worth a try; and, unless
-    `copies` is 0, with so many copies and one channel per peer."""
+    """Yield a candidate, then variants of it with each chunk size or number of channels worth trying. If `copies` is
+    not 0, also yield variants with up to so many copies of the schedule and one channel per peer."""
     params = scenario.params()
     yield candidate
     if load_profile(scenario.profile).bound:  # a bound tries them itself
@@ -245,8 +245,8 @@ def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, 
 
 
 def _of_step(scenario: Scenario) -> Iterator[Candidate]:
-    """Yield the scenario's method, NCCL's choice, and methods that serve all calls of a workload: first with the
-    scenario's settings, then with each bucket size, or number of prefetched layers, that is worth a try."""
+    """Yield the candidates for a workload: the scenario's own algorithm, NCCL's choice, and algorithms that serve all
+    its calls. Each comes with the scenario's settings, then with bucket sizes or prefetched layers worth trying."""
     spec: Any = scenario.workload
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "none"
     own = [spec.algorithm, *([] if _runs(scenario).tunable else ["auto"])]  # auto: NCCL's choice
@@ -260,7 +260,7 @@ def _of_step(scenario: Scenario) -> Iterator[Candidate]:
 
 
 def _of_all_calls(scenario: Scenario) -> list[Candidate]:
-    """Return the candidates, without settings, that all calls of a workload have by themselves."""
+    """Return the candidates, without settings, that each call of the workload has if it runs alone."""
     places = placed(scenario, topology_of(scenario))
     plan, _ = plan_of(scenario.workload, len(places), scenario.itemsize)
     calls = {(work.call.collective, len(work.ranks)): alone(scenario, places, work.call, work.ranks)

@@ -1,8 +1,8 @@
 """Find the critical path: the chain of waits that determines when a run ends.
 
-The path goes from the last end back to the event that this end waited for, and so on. Each transfer and task on it
-waited for the one before it, so segments meet without gap or overlap and add up to the run. The rules of time
-(docs/time.md) decide the cause of a segment: see `CAUSES`.
+The path is followed backwards: from the last end to the event that it waited for, and so on. Each transfer or task on
+the path waited for the one before it. So the path's segments have no gaps or overlaps, and add up to the time of the
+run. The rules of time (docs/time.md) give the cause of each segment: see `CAUSES`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Segment(NamedTuple):
     """A part of the critical path, from `begin_ps` to `end_ps`, spent on `cause`.
 
     `where` is a link (for causes on a link), a rank (straggler) or a task (computation), else NONE. `transfer` is an
-    index in the program, NONE for computation and stragglers. `then` is the relation to the next segment. That belongs
-    to the same transfer or task (`itself`), or to one that waited for this one's `data`, `channel` or `credit`, at the
-    `receiver`, or behind a `task`, a `barrier` or a `blocking` rank. The last segment has `end`.
+    index in the program; NONE for computations and stragglers. `then` says why the next segment follows. It belongs to
+    the same transfer or task (`itself`), or to another one that waited: for this one's `data`, `channel` or `credit`,
+    at the `receiver`, or behind a `task`, a `barrier` or a `blocking` rank. For the last segment `then` is `end`.
     """
 
     begin_ps: int
@@ -62,10 +62,10 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath:
-    """The segments in order of time, as columns of shape (segments,).
+    """The segments of a critical path in order of time, as columns of shape (segments,).
 
-    int64 `begin` and `end` are in ps; `cause` is an index in CAUSES; `where` is a link, rank or task; `transfer` is an
-    index or NONE; `via`, an index in VIAS, is the relation to the next segment.
+    `begin` and `end` are int64, in ps. `cause` is an index in CAUSES; `where` is a link, rank or task; `transfer` is an
+    index in the program, or NONE; `via` is an index in VIAS: why the next segment follows.
     """
 
     begin: Array
@@ -80,7 +80,7 @@ class CriticalPath:
 
     @property
     def total_ps(self) -> int:
-        """Return the sum of all segments, in ps: the time of the run."""
+        """Return the time of the run in ps: the sum of all segments."""
         return int((self.end - self.begin).sum())
 
     def __getitem__(self, selected: slice) -> CriticalPath:
@@ -93,7 +93,7 @@ class CriticalPath:
             yield Segment(begin, end, names[code], where, transfer, VIAS[via])
 
     def shares(self) -> dict[tuple[str, int], int]:
-        """Return the time in ps for each cause and place (link, rank, task or NONE), the longest first."""
+        """Return the time in ps by cause and place (link, rank, task or NONE), the longest time first."""
         keys, place = np.unique(np.stack([self.cause, self.where]), axis=1, return_inverse=True)
         took = np.zeros(keys.shape[1], np.int64)
         np.add.at(took, place.ravel(), self.end - self.begin)
@@ -102,14 +102,14 @@ class CriticalPath:
         return dict(Counter(dict(zip(pairs, took.tolist(), strict=True))).most_common())
 
     def leads(self) -> dict[str, int]:
-        """Return how often the path continues at another transfer or task by each relation; most frequent first."""
+        """Return, for each relation of VIAS, how often the path changes transfer or task by it; most frequent first."""
         counts = np.bincount(self.via, minlength=len(VIAS)).tolist()
         ways = Counter(dict(zip(VIAS, counts, strict=True))).most_common()
         return {via: count for via, count in ways if count and via not in ("itself", "end")}
 
 
 def by_cause(shares: Mapping[tuple[str, Owner], int]) -> dict[str, int]:
-    """Return the time in ps for each cause, from times for each cause and place; the longest first."""
+    """Return the time in ps by cause, the longest first, from times by cause and place."""
     sums: Counter[str] = Counter()
     for (cause, _), ps in shares.items():
         sums[cause] += ps
@@ -121,25 +121,23 @@ PathNode = tuple[str, int]  # an event and its transfer or task: ("sent", 3), ("
 
 
 def critical_path(program: Program, timeline: Timeline, spans: Spans | None = None) -> CriticalPath:
-    """Return the critical path of a run; empty for a run that ends at 0 or has no event.
+    """Return the critical path of a run; it is empty if the run has no event or ends at 0.
 
-    Of several critical paths it prefers the one through data. Under `fair`, the time of a flow beyond what its bytes
-    take alone is contention, on the link of its route that others kept busiest (as if each sent evenly). Under `fifo`,
-    the path goes back through a link's queue, from each message to the one before it, until a message that found the
-    link free. Messages of the waiting flow (its channel to the same rank) are serialisation, others are contention. So
-    if links slow down by a share s, the run takes at least s times their part of the path longer, as long as queues
-    keep their order.
+    Of several critical paths the one through data is returned. Under `fair` sharing, a message's time beyond what it
+    needs alone is contention. It counts on the link of its route that other messages kept busiest, as if each sent
+    evenly. Under `fifo` sharing, the path goes back through a link's queue to the message that found the link free.
+    Earlier messages of the same channel and receiver count as serialisation, others as contention. If links slow down
+    by a share s, the run takes longer by at least s times the path's time on them, while queues keep their order.
 
     `spans` describes links that change during the run; the program then has its rerouted transfers. The time of a fault
-    is what a message loses while a link has another rate, and the time until a lost message starts again. O(path), plus
-    sorting transfers by receive side, task or route if the path needs it. Under `fair` without spans, no hops are
-    needed.
+    is what a message loses while a link has another rate, or until a lost message starts again. The cost is O(path),
+    plus sorting transfers by receive side, task or route if needed. Under `fair` without `spans`, no hops are needed.
     """
     return _Walk(program, timeline, spans or {}).path()
 
 
 class _Walk:
-    """A walk backwards from the end of the run; segments after `at` (ps) are found already."""
+    """A walk backwards from the end of the run; the segments after the time `at` (ps) are already found."""
 
     def __init__(self, program: Program, timeline: Timeline, spans: Spans):
         self.program, self.timeline, self.tasks, self.spans = program, timeline, program.tasks, spans
@@ -170,13 +168,13 @@ class _Walk:
     # --- the path so far ---
 
     def cover(self, begin: int, cause: str, where: int = NONE, transfer: int = NONE) -> None:
-        """Add a segment from `begin` to the earliest one found so far."""
+        """Add the segment from `begin` (ps) to the begin of the segment found last."""
         if begin < self.at:
             self.rows.append((begin, self.at, CODES[cause], where, transfer, self.via))
             self.at, self.via = begin, 0
 
     def to(self, event: str, index: int, via: str) -> PathNode:
-        """Continue at the event for which the current one waited."""
+        """Go on, backwards, at the event for which the current event waited."""
         if via != "itself" and VIAS[self.via] != "end":
             self.via = VIAS.index(via)
         return event, index
@@ -185,7 +183,7 @@ class _Walk:
         return int(getattr(self.timeline, event).item(index))
 
     def first(self, candidates: Iterator[tuple[str, int, str]], waiting: str, index: int) -> PathNode | None:
-        """Continue at the first candidate that happens at `at`; None at the start of the run."""
+        """Go on at the first candidate that happens at the time `at`; None at the start of the run."""
         for event, cause, via in candidates:
             if cause != NONE and self.when(event, cause) == self.at:
                 return self.to(event, cause, via)
@@ -199,7 +197,7 @@ class _Walk:
 
     @cached_property
     def work(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Return the transfers that each task sends, and those that it receives."""
+        """Return, by task, the transfers that it sends, and the transfers that it receives."""
         program, tasks = self.program, self.tasks
         assert tasks
         everyone, count = np.arange(len(program), dtype=np.int32), len(tasks)
@@ -227,12 +225,12 @@ class _Walk:
         return self.first((("done", earlier, "task") for earlier in before), "opening of task", task)
 
     def ends(self, i: int) -> tuple[int, int]:
-        """Return the tasks that send and receive transfer `i`."""
+        """Return the numbers of the tasks that send and that receive transfer `i`."""
         program, tasks = self.program, self.tasks
         return (int(tasks.channel[program.channel[i]]), int(tasks.side[program.side[i]])) if tasks else (NONE, NONE)
 
     def came(self, rank: int) -> bool:
-        """Whether a rank joined the run at `at`; then the path begins here."""
+        """Whether a rank joined the run at the time `at`, where the path then begins."""
         late = self.at > 0 and self.program.arrivals.item(rank) == self.at
         if late:
             self.to("came", rank, "data")
@@ -264,13 +262,13 @@ class _Walk:
 
     @cached_property
     def by_side(self) -> tuple[Array, Array]:
-        """Return the transfers by receive side and end, and the index at which each side begins."""
+        """Return the transfers sorted by receive side and end, and the index at which each receive side begins."""
         side = self.program.side
         order = np.lexsort((self.timeline.end, side))
         return order, np.searchsorted(side[order], np.arange(int(side.max(initial=-1)) + 2))
 
     def served_before(self, side: int) -> int:
-        """Return the transfer that left the receive side at `at`, or NONE."""
+        """Return the transfer that left this receive side at the time `at`, or NONE."""
         order, first = self.by_side
         of_side = order[first[side] : first[side + 1]]
         place = int(np.searchsorted(self.timeline.end[of_side], self.at))
@@ -301,7 +299,7 @@ class _Walk:
         return self.first(self.awaited(i), "start of transfer", i)
 
     def awaited(self, i: int) -> Iterator[tuple[str, int, str]]:
-        """Yield the events for which transfer `i` may have waited, in order of precedence."""
+        """Yield the events for which transfer `i` may have waited, those of precedence first."""
         program = self.program
         yield "complete", int(program.reads[i]), "data"
         yield "opened", self.ends(i)[0], "task"
@@ -323,7 +321,7 @@ class _Walk:
 
     @cached_property
     def by_step(self) -> tuple[Array, Array]:
-        """Return the steps in order, and the transfer of each that ends last."""
+        """Return the steps in order, and for each step the transfer that ends last."""
         order = np.lexsort((self.timeline.end, self.program.step))
         step = self.program.step[order]
         last = np.flatnonzero(np.append(np.diff(step) != 0, True))
@@ -338,7 +336,7 @@ class _Walk:
     # --- on the links ---
 
     def ready(self, i: int) -> int:
-        """Return the time at which the head of transfer `i` is at its first link."""
+        """Return the time in ps at which the head (first byte) of transfer `i` is at its first link."""
         local = self.program.src[i] == self.program.dst[i]
         return self.when("start", i) + (0 if local else self.program.params_of(i).o_send)
 
@@ -346,7 +344,7 @@ class _Walk:
         self.cover(self.when("start", i), "o_send", NONE, i)
 
     def flow(self, i: int, route: list[int]) -> None:
-        """Add the segments of a message under `fair`, backwards: its time alone, time lost, sender's overhead."""
+        """Add the segments of a message under `fair`, backwards: its time alone, lost time, the sender's overhead."""
         program, ready = self.program, self.ready(i)
         off = self.timeline.hop_begin.item(program.hops.first.item(i)) if self.spans else ready
         rates = program.bandwidths[route]
@@ -365,12 +363,12 @@ class _Walk:
         self.lead(i)
 
     def changed(self, link: int, begin: int, end: int) -> bool:
-        """Whether a link differs from its rate at some time in an interval."""
+        """Whether a link has another rate than its own at some time between `begin` and `end` (ps)."""
         bound = self.program.bandwidths.item(link)
         return any(s.start < end and s.until > begin and s.bandwidth != bound for s in self.spans.get(link, ()))
 
     def along(self, i: int, route: list[int]) -> PathNode | None:
-        """Add the segments of a message under `fifo`, backwards: of its tail if that came late, then of its head."""
+        """Add the segments of a message under `fifo`, backwards: of its last byte if that was late, then its first."""
         program, hop = self.program, self.program.hops.first.item(i)
         begins, latencies = self.timeline.hop_begin, program.latencies
         self.cover(self.at - latencies.item(route[-1]), "latency", NONE, i)
@@ -388,13 +386,13 @@ class _Walk:
         return self.head(i, place)
 
     def first_tail(self, i: int, hop: int) -> int:
-        """Return the time at which the tail left the first link, on the passage that arrived."""
+        """Return the time in ps at which the tail (last byte) left the first link, on the passage that arrived."""
         cap = self.program.params_of(i).channel_bandwidth
         capped = self.timeline.hop_begin.item(hop) + service_ps(self.program.nbytes.item(i), cap) if cap else 0
         return max(self.timeline.hop_end.item(hop), capped)
 
     def leave(self, i: int, route: list[int], hop: int) -> PathNode:
-        """Add the segments from when the tail left the first link back to the start of the message."""
+        """Add the segments from when a message's tail left the first link, back to the start of the message."""
         begin, end = self.timeline.hop_begin.item(hop), self.timeline.hop_end.item(hop)
         if begin >= self.at:  # it was sent, was lost, and started again
             self.cover(self.when("start", i), "fault", NONE, i)
@@ -406,16 +404,16 @@ class _Walk:
         return self.head(i, 0)
 
     def served(self, i: int, link: int, begin: int, cause: str = "serialisation") -> None:
-        """Add the time of a message on a link: of its bytes at the link's rate, and before that what it lost."""
+        """Add a message's time on a link: that of its bytes at the link's rate, and before that the lost time."""
         service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
         self.cover(max(begin, self.at - service), cause, link, i)
         self.cover(begin, "fault", link, i)
 
     def head(self, i: int, place: int) -> PathNode:
-        """Add the segments until a message's head entered a link of its route, back to the start of a message.
+        """Add the segments from when a message's head entered a link of its route, back to the start of a message.
 
-        If the link was taken, the head entered when the message before it had left. The cause of that message's delay
-        is the cause of this one's: an earlier arrival would not have helped.
+        If the link was busy, the head entered when the message before it had left. That message's delay then causes
+        this one's: an earlier arrival would not have helped.
         """
         first, begins, waiting = self.program.hops.first, self.timeline.hop_begin, i
         while True:
@@ -439,7 +437,7 @@ class _Walk:
             self.cover(begins.item(hop - 1), "latency", NONE, i)
 
     def crossed_before(self, link: int) -> tuple[int, int] | None:
-        """Return the message that left a link at `at` and the link's place on its route, or None."""
+        """Return the message that left a link at the time `at`, and the link's position on its route, or None."""
         server = link % self.program.servers
         hops, ends = self.known.get(server) or self.known.setdefault(server, self.on(server))
         found = int(np.searchsorted(ends, self.at))
@@ -450,7 +448,7 @@ class _Walk:
         return i, hop - first.item(i)
 
     def on(self, server: int) -> tuple[Array, Array]:
-        """Return the hops over a link in the order in which they end, and their ends."""
+        """Return the hops over a link in order of their ends, and these ends (ps)."""
         first, hops = self.by_server
         hops = hops[first[server] : first[server + 1]]
         ends = self.timeline.hop_end[hops]
@@ -459,19 +457,19 @@ class _Walk:
 
     @cached_property
     def by_server(self) -> tuple[Array, Array]:
-        """Return the hops over each server, that is, over a link in all its views (see `Program`)."""
+        """Return the hops over each server: a link in all views of the program's links (see `Program`)."""
         program = self.program
         links = program.hops.links
         return grouped(links % program.servers, np.arange(len(links), dtype=np.int32), program.servers)
 
     def flow_of(self, i: int) -> tuple[int, int]:
-        """Return a transfer's channel and receiver, which identify its flow."""
+        """Return a transfer's channel and receiver, which together identify its flow."""
         return self.program.channel.item(i), self.program.dst.item(i)
 
     # --- the traffic on a link under `fair` ---
 
     def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
-        """Return the link on the route of `i` that others kept busiest from `ready` to sent; the slowest if none."""
+        """Return the link of `i`'s route that others kept busiest from `ready` until `i` was sent, else `slowest`."""
         until = self.timeline.sent.item(i)
         own = self.program.nbytes.item(i)
         busy = [(self.carried(link, ready, until) - own) / max(1, self.program.bandwidths.item(link)) for link in route]
@@ -479,16 +477,16 @@ class _Walk:
         return route[busy.index(most)] if most > 0 else slowest
 
     def carried(self, link: int, begin: int, end: int) -> float:
-        """Return the bytes over a link in an interval, if each message moved evenly from ready to sent."""
+        """Return the bytes over a link from `begin` to `end` (ps), if each message moved evenly while being sent."""
         came, left, rate, longest = self.loads.get(link) or self.loads.setdefault(link, self.load(link))
         overlapping = slice(int(np.searchsorted(came, begin - longest)), int(np.searchsorted(came, end)))
         within = np.minimum(left[overlapping], end) - np.maximum(came[overlapping], begin)
         return float((np.maximum(within, 0) * rate[overlapping]).sum())
 
     def load(self, link: int) -> tuple[Array, Array, Array, int]:
-        """Return all messages over a link, sorted by arrival, and the longest time that one took, in ps.
+        """Return all messages over a link, sorted by arrival, and the longest time (ps) that one of them took.
 
-        The columns are arrival and end of sending, in ps, and bytes per ps.
+        The columns are each message's arrival and end of sending, in ps, and its bytes per ps.
         """
         program, (first, transfers) = self.program, self.by_way
         hop, links = program.routes[2:]
@@ -503,6 +501,6 @@ class _Walk:
 
     @cached_property
     def by_way(self) -> tuple[Array, Array]:
-        """Return the transfers on each route (`way`)."""
+        """Return the transfers that take each route (`way`)."""
         everyone = np.arange(len(self.program), dtype=np.int32)
         return grouped(self.program.way, everyone, len(self.program.routes.src))

@@ -1,4 +1,4 @@
-"""Explain why a point takes as long as it does, as a document for scripts and as text."""
+"""Explain why a point takes as long as it does: as a document for scripts, and as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _IDENTITY: Final = (
 
 
 def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
-    """Return everything about a point as a document; shares are of its time."""
+    """Return the document that `explain --json` prints; its shares (0 … 1) are of the point's time."""
     shares, time_ps, kinds, rails = run.shares(), run.time_ps, run.kinds, _rails(run)
     few = len(run.path) <= 2 * ENDS
     broken: list[ScheduleError] = []
@@ -75,7 +75,7 @@ def _took(ps: int, of: int) -> dict[str, Any]:
 def _links(
     run: ExplainedRun, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """List the links for which the path waits most, then the busiest."""
+    """List the links on which the critical path spends most time, then the busiest links."""
     names, time_ps = run.ran.links.names, run.time_ps
     used = run.ran.busy
     on_path: Counter[str] = Counter()
@@ -102,7 +102,7 @@ def _links(
 def _binds(
     run: ExplainedRun, shares: Mapping[tuple[str, str | None], int], kinds: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return the kind of links on which at least half of the path is spent, with its busiest link, or None."""
+    """Return the kind of links that takes at least half of the critical path, with its busiest link, or None."""
     on_kind: Counter[str] = Counter()
     for (cause, where), ps in shares.items():
         if where and cause in LINKED:
@@ -116,7 +116,7 @@ def _binds(
 
 
 def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
-    """Return for each used link the names of links with equal traffic, its own name first."""
+    """Return, for each used link by name, the names of all links with equal traffic, its own first."""
     names = run.ran.links.names
     return {names[link]: tuple(names[each] for each in alike) for link, alike in run.ran.rails.items()}
 
@@ -125,7 +125,7 @@ def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
 
 
 def text(documents: Sequence[Explained]) -> str:
-    """Write the explanations of several points as text."""
+    """Return the explanations of several points as text."""
     fitted = described_with((document["profile"], document.get("transport")) for document in documents)
     head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}   {fitted}"
     notes = dict.fromkeys(f"# {note}\n" for document in documents for note in document.get("notes", ()))
@@ -158,7 +158,7 @@ def _point(document: Explained) -> Iterator[str]:
 
 
 def _gains(answers: Sequence[Explained]) -> Iterator[str]:
-    """List the changes that make the point faster, and in one line the others."""
+    """Yield the changes that make the point faster, one per line, and a line with the others."""
     helps = [{**row, "factor": f"{row['factor']:.2f} x"} for row in answers if row["factor"] >= GAIN]
     if helps:
         yield "# what if, each simulated"
@@ -169,7 +169,7 @@ def _gains(answers: Sequence[Explained]) -> Iterator[str]:
 
 
 def _factor(factor: float) -> str:
-    """Return a factor with two decimals, or with two digits if it would be 0.00."""
+    """Return a factor as text with two decimals, or with two digits if two decimals would be 0.00."""
     return f"{factor:.2f}" if factor >= 0.005 else f"{factor:.2g}"
 
 
@@ -178,7 +178,7 @@ def _percent(share: float) -> str:
 
 
 def _places(document: Explained) -> Iterator[dict[str, object]]:
-    """Return the path's time by cause and kind of link, with the place where most of the time is spent."""
+    """Yield the critical path's time by cause and kind of link, with the link on which most of this time is spent."""
     groups = grouped(document["places"], lambda row: (row["cause"], row["kind"]))
     sums = Counter({key: sum(row["time_ps"] for row in rows) for key, rows in groups.items()})
     for (cause, kind), ps in sums.most_common():
@@ -190,7 +190,7 @@ def _places(document: Explained) -> Iterator[dict[str, object]]:
 
 
 def _stretches(document: Explained) -> Iterator[dict[str, object]]:
-    """Return the path as text, a line for each transfer or operation on it; the middle of a long path is left out."""
+    """Yield the critical path as rows, one for each transfer or operation; the middle of a long path is left out."""
     parts = [TimeShare(**part) for part in document["path"]]
     met = ENDS if document["path_omitted"] else len(parts)
     lead = len(parts) - 2 * ENDS if document["path_omitted"] else 0
@@ -226,7 +226,7 @@ def _lines(parts: Sequence[TimeShare], switches: int) -> list[dict[str, object]]
 
 
 def _owner(part: TimeShare, switches: int) -> str:
-    """Name the transfer or operation of a part; devices from number `switches` on are switches."""
+    """Name the transfer or operation of a part of the path. Devices from number `switches` on are switches."""
     if part.src is None or part.dst is None:
         name = part.operation or part.where or part.cause
         return f"{name}, rank {part.rank}" if part.operation else name

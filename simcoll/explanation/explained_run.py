@@ -1,4 +1,4 @@
-"""Run a point so that it can be explained: its program, its critical path, and the time before its transfers."""
+"""Run a point so that its time can be explained: keep its program, its critical path, and the time before transfers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 class TimeShare(NamedTuple):
     """A part of a point's time, from `begin_ps` to `end_ps`, with its cause.
 
-    `where` is a link, rank or kind of operation. `rank` computes, launches or is late; `operation` is a workload's;
-    `step`, `src` and `dst` (ranks) belong to a transfer. `then`: see `Segment`.
+    `where` is a link, a rank or a kind of operation. `rank` is the rank that computes, launches or is late; `operation`
+    is one of a workload; `step`, `src` and `dst` (ranks) describe a transfer. For `then` see `Segment`.
     """
 
     begin_ps: int
@@ -62,7 +62,7 @@ class TimeShare(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ExplainedRun:
-    """A point that ran, with what explains its time. `scenario` names the chosen algorithm and protocol."""
+    """A point that ran, with what explains its time. `scenario` names the algorithm and protocol that were chosen."""
 
     scenario: Scenario
     ran: Prediction
@@ -79,25 +79,25 @@ class ExplainedRun:
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """Return the kind of each link by name, including links that only calls have."""
+        """Return the kind of each link by the link's name, also of links that only calls have."""
         return dict(zip(self.ran.links.names, self.ran.links.kinds, strict=True))
 
     @cached_property
     def path(self) -> CriticalPath:
-        """Return the critical path of the program, without the time before its begin (`lead`)."""
+        """Return the critical path of the program; it lacks the time before the program begins (`lead`)."""
         spans = self.spans
         timeline = _timeline(self.ran, hops=bool(spans) or self.ran.program.params.sharing == "fifo")
         return critical_path(self.ran.program.as_it_went(timeline.way), timeline, spans)
 
     @property
     def spans(self) -> dict[int, list[BandwidthSpan]]:
-        """Return the changes over time of links that change during the run."""
+        """Return, by link number, how the link's bandwidth changes over time; links that never change are left out."""
         healthy = dataclasses.replace(self.ran.program, changes=None)
         changes = struck(healthy, self.ran.topology, self.ran.scenario.faults, self.ran.launch_ps).changes
         return changes.spans(self.ran.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:
-        """Return the time in ps for each cause and place, the longest first; the sum is `time_ps`."""
+        """Return the time in ps by cause and place, the longest first; the sum is `time_ps`."""
         sums: Counter[tuple[str, str | None]] = Counter(
             {(cause, None): ps for cause, ps in self.ran.lead.items() if ps}
         )
@@ -108,8 +108,8 @@ class ExplainedRun:
         return {key: ps for key, ps in sums.most_common() if ps}
 
     def parts(self, selected: slice = slice(None)) -> Iterator[TimeShare]:
-        """Yield the stretches in order of time, from 0 to `time_ps`: the lead, the `selected` segments of the path, and
-        the time by which a rank arrives after all transfers end."""
+        """Yield the parts of the time in order, from 0 to `time_ps`: the lead, the `selected` segments of the path, and
+        the time that the last rank still needs to arrive when all transfers have ended."""
         at = 0
         for cause, ps in self.ran.lead.items():
             if ps and not selected.start:
@@ -122,7 +122,7 @@ class ExplainedRun:
 
     @property
     def _waited(self) -> int:
-        """Return the time in ps by which the last rank arrives after all transfers end."""
+        """Return how long after the end of all transfers the last rank arrives, in ps."""
         return self.time_ps - sum(self.ran.lead.values()) - self.path.total_ps
 
     def _late(self) -> tuple[str, str]:
@@ -130,8 +130,8 @@ class ExplainedRun:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _split(self, cause: str, where: int, ps: int) -> list[tuple[tuple[str, str | None], int]]:
-        """Return a segment's time by cause and place. A part of the time on a link belongs to the cause that limits its
-        rate; the time before a call of a plan is split as in a separate call."""
+        """Return a segment's time by cause and place. Some time on a link belongs to a slower cause, such as a proxy.
+        The time before a call of a plan is split as for a call alone."""
         if cause == "computation" and self._tasks[where][0] == LAUNCHING:
             work = self._tasks[where][1]
             assert work.call and isinstance(self.ran, StepPrediction)
@@ -179,8 +179,8 @@ class ExplainedRun:
 
     @cached_property
     def _paces(self) -> dict[tuple[str, int], tuple[str, float]]:
-        """Return, by a link's name and the B/s that a call gets there, the cause besides the link that limits the rate,
-        and its share of the time."""
+        """Return, by a link's name and the B/s that a call gets there, what else than the link limits the rate: the
+        cause, and its share of the time."""
         found: dict[tuple[str, int], tuple[str, float]] = {}
         for lowered in (call.lowered for call in self.ran.planned):
             rates = lowered.bandwidths
@@ -190,14 +190,14 @@ class ExplainedRun:
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, Work]]:
-        """Return the kind of each task, and its work."""
+        """Return, for each task, its kind and the operation of the plan that it belongs to."""
         assert isinstance(self.ran, StepPrediction)
         works = (self.ran.plan.works[number] for number in works_of_tasks(self.ran))
         return list(zip(self.ran.tasks.kind.tolist(), works, strict=True))
 
 
 def explained_run(point: Scenario | Point, most: int = MOST_MESSAGES) -> ExplainedRun:
-    """Run a point without what differs from run to run.
+    """Run a point, without random disturbances, and keep what explains its time.
 
     Raises InputError for points that cannot be explained, e.g. with more than `most` messages, and all errors of a run.
     """
@@ -222,7 +222,7 @@ def explained_run(point: Scenario | Point, most: int = MOST_MESSAGES) -> Explain
 
 
 def unheld_messages(ran: Prediction) -> int:
-    """Return the number of messages whose times must still be computed to be shown; 0 if the run has them."""
+    """Return how many messages must be simulated again to show their times; 0 if the run kept the times."""
     if ran.run.timed:
         return 0
     if not isinstance(ran, StepPrediction):
@@ -232,7 +232,7 @@ def unheld_messages(ran: Prediction) -> int:
 
 
 def works_of_tasks(ran: StepPrediction) -> list[int]:
-    """Return for each task the number of its operation in the plan; a call may be two tasks, launch and call."""
+    """Return, for each task, the number of its operation in the plan. A call may be two tasks: launch and call."""
     works: list[int] = []
     for number, work in enumerate(ran.plan.works):
         launched = ran.tasks.kind[len(works)] == LAUNCHING
@@ -241,7 +241,7 @@ def works_of_tasks(ran: StepPrediction) -> list[int]:
 
 
 def _timeline(ran: Prediction, hops: bool) -> Timeline:
-    """Return a run's timeline, with the intervals of links if the path needs them."""
+    """Return a run's timeline; with `hops`, also when each message was on each link."""
     if ran.run.timed or ran.run.program.changes:
         return ran.timeline
     return run(ran.program, Policy(keep="hops" if hops else "times")).timeline

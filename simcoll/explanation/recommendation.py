@@ -37,8 +37,8 @@ Timed = dict[int, dict[Candidate, ResultRow]]
 
 
 class Best(NamedTuple):
-    """The best candidate at one size, and the best of another algorithm or protocol, if any, with their rows. `tie`:
-    one of the two times lies within the 90 % interval of the other, so the profile cannot tell which is faster."""
+    """The best candidate at one size, and the best candidate with another algorithm or protocol, if any, with their
+    rows. `tie`: one time lies in the other's 90 % interval, so the profile cannot tell which candidate is faster."""
 
     size: int
     winner: Candidate
@@ -49,14 +49,14 @@ class Best(NamedTuple):
 
     @property
     def margin(self) -> float | None:
-        """Return how much longer the second candidate takes than the best, as a share of the best time."""
+        """Return how much longer the second candidate takes than the best, as a share of the best time: 0.1 is 10 %."""
         return self.second_row.time_ps / self.row.time_ps - 1 if self.second_row else None
 
 
 class Recommendation:
     """The best candidates for one collective on some ranks, from the smallest of `sizes` (bytes) to the largest. A
-    workload has one size, 0. `own` is the recommendation among NCCL's own calls, if other executors have candidates,
-    too."""
+    workload has the single size 0. `own` is the recommendation among NCCL's own calls, if other executors also have
+    candidates."""
 
     def __init__(self, point: Point, sizes: Sequence[int], of: Sequence[Candidate]):
         self.scenario, self.places = point.scenario, point.places
@@ -68,16 +68,16 @@ class Recommendation:
         self.own = Recommendation(point, sizes, own) if own and len(own) < len(of) else None
 
     def _by_nccl(self, candidate: Candidate) -> bool:
-        """Whether NCCL runs a candidate; this includes `auto`, NCCL's own choice for the calls of a workload."""
+        """Whether NCCL itself runs a candidate. `auto`, NCCL's own choice for a workload's calls, counts too."""
         left_to_it = candidate.algorithm == "auto" and load_profile(self.scenario.profile).as_nccl
         return (candidate.executor or self.scenario.executor or ("nccl" if left_to_it else None)) == "nccl"
 
     # --- simulating ---
 
     def simulate(self, jobs: int, done: OnProgress) -> None:
-        """Simulate all candidates at all sizes. For a workload, first all methods run with the scenario's settings,
-        then candidates with the best method or the best settings, until none is better. Raises InputError if no
-        candidate can run, or if nothing takes any time."""
+        """Simulate all candidates at all sizes. For a workload, all algorithms run with the scenario's settings first;
+        then candidates that share the algorithm or the settings of the best so far run, until none is better. Raises
+        InputError if no candidate can run, or if nothing takes any time."""
         step = self.scenario.workload is not None
         asked = [each for each in self.of if not step or each.settings == self.of[0].settings]
         while asked:
@@ -100,7 +100,7 @@ class Recommendation:
         self._bisect(jobs)
 
     def _beside(self) -> Iterator[Candidate]:
-        """Yield a workload's untried candidates with the method or the settings of the best so far."""
+        """Yield a workload's candidates that have not run and share the algorithm or settings of the best so far."""
         for best in self.bests:
             for each in self.of:
                 alike = each.method == best.winner.method or each.settings == best.winner.settings
@@ -130,14 +130,14 @@ class Recommendation:
         return Point(sized, places=self.places)
 
     def _gaps(self) -> Iterator[tuple[int, list[Candidate]]]:
-        """Yield a size between the two neighbours of each pair of `_changes`, and the candidates to try there."""
+        """Yield a size between each pair of sizes that `_changes` yields, and the candidates to simulate there."""
         for low, high in self._changes():
             middle = self._between(low.size, high.size)
             assert middle
             yield middle, [each for each in self.of if self._between_is_best(each, low, high)]
 
     def _changes(self) -> Iterator[tuple[Best, Best]]:
-        """Yield neighbours with different winners, unless they are close, and neighbours that are far apart."""
+        """Yield pairs of neighbouring sizes that have different winners and are not close, or that are far apart."""
         for low, high in pairwise(self.bests):
             middle = self._between(low.size, high.size)
             apart = low.winner != high.winner or high.size > APART * low.size
@@ -145,8 +145,8 @@ class Recommendation:
                 yield low, high
 
     def _between_is_best(self, candidate: Candidate, low: Best, high: Best) -> bool:
-        """Whether a candidate may be the best between two sizes. It is near the best at one of them, and at the lower
-        size takes no longer than the best at the higher, because times grow with sizes."""
+        """Whether a candidate may be the best between two sizes: it is near the best at one of them, and at the lower
+        size takes no longer than the best at the higher size. Times grow with sizes, so another one cannot win."""
         at_low, at_high = (self.timed[best.size].get(candidate) for best in (low, high))
         if candidate in (low.winner, high.winner):
             return True
@@ -154,7 +154,7 @@ class Recommendation:
         return near and at_low is not None and at_low.time_ps <= high.row.time_ps
 
     def _between(self, low: int, high: int) -> int | None:
-        """Return the geometric middle in whole elements per rank; None if there is none or the sizes are close."""
+        """Return the geometric mean of two sizes (bytes), in whole elements per rank; None if they are close."""
         grain = self.scenario.itemsize * self.ranks
         middle = round(math.sqrt(low * high) / grain) * grain
         return middle if high > CLOSE * low and low < middle < high else None
@@ -168,7 +168,7 @@ class Recommendation:
 
     @property
     def bests(self) -> list[Best]:
-        """Return the best at every simulated size, in order; of equal ones the one that was best at the size before."""
+        """Return the best at each simulated size, in order of size. The winner of the size before wins ties."""
         bests: list[Best] = []
         for size, rows in sorted(self.timed.items()):
             if rows:
@@ -180,28 +180,28 @@ class Recommendation:
         return bests
 
     def _tie(self, size: int, rows: Mapping[Candidate, ResultRow], best: ResultRow, second: ResultRow) -> bool:
-        """Whether one of two times lies within the 90 % interval of the other, or they are equal."""
+        """Whether two times are equal, or one lies in the 90 % interval of the other, so that either may be faster."""
         most, least = self._like(size, rows, best), self._like(size, rows, second)
         to_high = most.high_us / most.time_us if most and most.high_us and most.time_us else TIE
         to_low = least.low_us / least.time_us if least and least.low_us and least.time_us else 1.0
         return second.time_ps <= best.time_ps * to_high or second.time_ps * to_low <= best.time_ps
 
     def _like(self, size: int, rows: Mapping[Candidate, ResultRow], row: ResultRow) -> ResultRow | None:
-        """Return the row whose 90 % interval applies to a time. A modelled time has none: it is as uncertain as NCCL's
-        calls, whose costs it combines. Then the fastest row at the size counts, or NCCL's choice at the nearest size.
-        None for a workload, which has neither."""
+        """Return the row whose 90 % interval applies to a row's time. A modelled row has no interval. As its costs are
+        those of NCCL's calls, it gets the interval of the fastest row at this size, or of NCCL's choice at the nearest
+        size. None for a workload."""
         fitted = [row] if row.high_us else sorted(rows.values(), key=lambda row: row.time_ps)
         nearest = sorted(self.nccl, key=lambda other: abs(math.log(other / size)))
         fitted += [self.nccl[other] for other in nearest]
         return next((row for row in fitted if row.high_us and row.time_us), None)
 
     def _ranked(self, rows: Mapping[Candidate, ResultRow], last: Candidate | None) -> list[Candidate]:
-        """Sort candidates by time; of equal ones the `last` winner comes first, then the one that is listed first."""
+        """Sort candidates by time. Of equal ones the `last` winner comes first, then the one that is listed first."""
         order = {candidate: place for place, candidate in enumerate(self.of)}
         return sorted(rows, key=lambda each: (rows[each].time_ps, each != last, order[each]))
 
     def document(self) -> dict[str, Any]:
-        """Return the recommendation for scripts; docs/recommend.md describes the keys."""
+        """Return the recommendation as a JSON document for scripts; docs/recommend.md describes its keys."""
         bests = self.bests
         first = bests[0].row
         notes = caveats.notes([self.scenario.model_copy(update={"algorithm": "auto"})])  # whichever algorithm it names
@@ -243,7 +243,7 @@ class Recommendation:
             }  # fmt: skip
 
     def _size(self, best: Best) -> dict[str, Any]:
-        """Describe the best at one size, and NCCL's choice there."""
+        """Return the document's entry for one size: the best candidate, and NCCL's choice there."""
         row, second = best.row, best.second_row
         row_of_nccl = self.nccl.get(best.size)
         chosen = row_of_nccl if row_of_nccl and row_of_nccl.status == "ok" else None
@@ -265,7 +265,7 @@ class Recommendation:
         }  # fmt: skip
 
     def _choices(self) -> list[dict[str, Any]]:
-        """List all candidates of a workload, best first, with how much longer than the best they take."""
+        """List all candidates of a workload, best first, with how much longer than the best each takes."""
         ranked = sorted(self.timed[0].items(), key=lambda item: item[1].time_ps)
         best_ps = ranked[0][1].time_ps
         return [
@@ -282,9 +282,9 @@ class Recommendation:
         return {"regret": {"mean": mean, "worst": worst["regret"], "worst_size_bytes": worst["size_bytes"]}}
 
     def rows(self) -> Iterator[ResultRow]:
-        """Yield the best row of each size among algorithms that NCCL has, under NCCL's names, for a CSV of its tuner.
+        """Yield each size's best row among algorithms of NCCL, with NCCL's names, for the CSV of its tuner plugin.
 
-        At bisected sizes some candidates did not run, so these sizes count only if NCCL has all candidates.
+        At sizes found by bisection not all candidates ran. Such sizes count only if all candidates are NCCL's.
         """
         if self.scenario.workload:  # its calls have sizes of their own
             return
@@ -305,11 +305,11 @@ def _choice(candidate: Candidate) -> dict[str, Any]:
 
 
 def recommendations(points: Sequence[Point], among: Sequence[str] | None = None) -> list[Recommendation]:
-    """Make one recommendation, not yet simulated, for all points of a scenario that differ only in size, algorithm and
-    protocol; only the named protocols are tried.
+    """Make recommendations, not yet simulated: one for all points that differ only in size, algorithm and protocol. Of
+    protocols only those that the points name are tried.
 
-    Points without a choice are left out. Raises InputError for points and names that do not fit, and RefusedError if no
-    point is left.
+    Points for which nothing can be chosen are left out. Raises InputError for points and names that do not fit, and
+    RefusedError if no point is left.
     """
     plain = {"variability": None, "replications": None}
     made, refused = [], []
@@ -333,7 +333,7 @@ def recommendations(points: Sequence[Point], among: Sequence[str] | None = None)
 
 
 def _distinct(point: Point, of: Sequence[Candidate]) -> list[Candidate]:
-    """Return `distinct`; a refusal by the topology becomes an InputError with its place in the file."""
+    """Return the candidates as `distinct` does; if the topology refuses, InputError gives the place in the file."""
     try:
         return distinct(point.scenario, of)
     except RefusedError as error:
@@ -341,14 +341,14 @@ def _distinct(point: Point, of: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _at(error: RefusedError, point: Point) -> RefusedError:
-    """Return the error; raises InputError with the place in the file if a key asks for what the topology lacks."""
+    """Return the error; raises InputError with the key's place in the file if a key needs what the topology lacks."""
     if error.path:
         raise InputError([point.placed(Diagnostic.of(error, error.path))]) from None
     return error
 
 
 def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidate]]]) -> None:
-    """Raise InputError if all choices together take too long, before a large topology is built for them."""
+    """Raise InputError if simulating all candidates takes too long; called before a large topology is built."""
     runs = [len(set(sizes)) * len(of) for _, sizes, of in asked]
     rank_runs = sum(count * rank_count(point.scenario) for count, (point, _, _) in zip(runs, asked, strict=True))
     what = f"{sum(runs)} runs, one for each choice and size,"
@@ -357,7 +357,7 @@ def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidat
 
 
 def _key(scenario: Scenario) -> str:
-    """Return a key that is equal for points that differ in size, algorithm and protocol only."""
+    """Return a text that is equal for points that differ only in size, algorithm and protocol."""
     changed: dict[str, Any] = {"algorithm": "auto", "size": None, "protocol": "none"}
     if scenario.workload:
         free = [name for name in ("algorithm", "bucket_cap", "prefetch") if hasattr(scenario.workload, name)]

@@ -1,4 +1,4 @@
-"""Define traces: lanes of slices, arrows and counters, for trace viewers and the HTML report."""
+"""Traces of a run, for trace viewers and the HTML report: lanes (tracks) of slices, arrows, and counters over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAULTS: Final = "faults"  # the process whose tracks are faults
 
 
 class Slice(NamedTuple):
-    """An interval from `begin` to `end`, in ps; viewers filter by `kind`."""
+    """A coloured interval on a track, from `begin` to `end` (ps). Viewers filter slices by `kind`."""
 
     begin: int
     end: int
@@ -31,14 +31,14 @@ class Slice(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """The begin of a slice: the number of its track, and its time in ps."""
+    """A place in a trace where a slice begins: the number of its track, and the time in ps."""
 
     track: int
     begin: int
 
 
 class Arrow(NamedTuple):
-    """A dependency: the slice at `target` waits for the slice at `source`."""
+    """An arrow between two places: the slice that begins at `target` waits for the slice that begins at `source`."""
 
     source: Spot
     target: Spot
@@ -47,7 +47,7 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """One lane of a `process` (a rank, or all links); its slices follow each other in order of time."""
+    """A lane of a `process` (a rank, or all links); its slices are in order of time and do not overlap."""
 
     process: str
     name: str
@@ -55,7 +55,7 @@ class Track:
 
 
 class Counter(NamedTuple):
-    """A number over time: each value holds from the time (ps) beside it."""
+    """A number over time, as pairs of time (ps) and value; a value holds from its time on."""
 
     name: str
     points: Sequence[tuple[int, float]]
@@ -63,7 +63,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """All tracks, arrows and counters of a run, and facts `about` it; `ranks` names the processes of the ranks."""
+    """All tracks, arrows and counters of a run, and facts `about` the run; `ranks` names the ranks' processes."""
 
     tracks: Sequence[Track]
     arrows: Sequence[Arrow]
@@ -99,7 +99,7 @@ LINKS: Final = "links"  # the process whose tracks are directions of links
 
 
 class _TracedTransfer(NamedTuple):
-    """One transfer with its shifted times, in ps; `first` is the number of its first hop."""
+    """A transfer with its times in ps, shifted as in the trace; `first` is the number of its first hop."""
 
     number: int
     src: int
@@ -122,16 +122,16 @@ class _TracedTransfer(NamedTuple):
         return self.src == self.dst
 
     def args(self) -> dict[str, Any]:
-        """Return the facts that trace viewers show."""
+        """Return the facts about the transfer that viewers show for its slice."""
         facts = {"bytes": self.nbytes, "chunk": self.chunk, "step": self.step, "loop": self.loop}
         return {**facts, "from": self.src, "to": self.dst, "reduces": self.reduce, "transfer": self.number}
 
 
 class Tracks:
-    """The tracks and arrows of the transfers of a program that ran; they follow the `tracks` given.
+    """The tracks and arrows for the transfers of a program that ran, added behind `tracks`.
 
-    Participant p is called `names[p]`; channel c belongs to a stream, `streams[c]` ('' if there is only one).
-    Everything is shown `shift` ps later, and each transfer as `times` of its size: one number, or one each.
+    Rank or switch number p is called `names[p]`; channel c belongs to the stream `streams[c]` ('' if there is only
+    one). All times are shown `shift` ps later. Sizes are multiplied by `times`: one number, or one for each transfer.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Tracks:
                 self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
 
     def _lay(self, process: str, name: str, slices: Mapping[int, Slice]) -> dict[int, Spot]:
-        """Put slices, which may overlap, on as few new tracks as possible; return the spot of each by its number."""
+        """Put slices that may overlap on as few new tracks as possible; return where each begins, by its number."""
         order = sorted(slices.items(), key=lambda item: item[1][:2])
         numbers = lanes(slice_[:2] for _, slice_ in order)
         at = len(self.tracks)
@@ -170,7 +170,7 @@ class Tracks:
         return {number: Spot(at + lane, slice_.begin) for (number, slice_), lane in zip(order, numbers, strict=True)}
 
     def _sends(self) -> dict[int, Spot]:
-        """Add a track for each channel of each rank: a slice lasts from the start of a transfer until it is sent."""
+        """Add a track for each channel of each rank, with a slice from the start of each transfer until it is sent."""
         program, spots = self.program, dict[int, Spot]()
         tasks = program.tasks
         lane = tasks.lane.tolist() if tasks else range(len(self.streams))
@@ -185,7 +185,7 @@ class Tracks:
         return spots
 
     def _sent(self, transfer: _TracedTransfer) -> tuple[str, str]:
-        """Return the name and kind of the slice of a send."""
+        """Return the name and the kind of the slice that shows the sending of a transfer."""
         if transfer.local:
             return f"copy {transfer.chunk}", "copy"
         return f"{transfer.chunk} to {self._short(transfer.dst)}", "send"
@@ -194,9 +194,9 @@ class Tracks:
         return self.names[participant].partition(" (")[0]
 
     def _receptions(self) -> dict[int, Spot]:
-        """Add a track of receptions for each rank: from when the last link begins to carry a transfer until it is done.
+        """Add a track of receptions for each rank: from when the last link begins to carry a transfer until its end.
 
-        Local copies have a receive side only where it takes time.
+        A copy within a rank is shown as a reception only if its receiving takes time.
         """
         seen = [transfer for transfer in self.transfers if not transfer.local or transfer.end > transfer.arrive]
         of = grouped(seen, lambda transfer: transfer.dst)
@@ -213,7 +213,7 @@ class Tracks:
         return Slice(begin, transfer.end, name, "receive", transfer.args())
 
     def _links(self) -> list[Counter]:
-        """Add a track for each direction of a link, several where transfers share it; return counters of its use."""
+        """Add a track for each direction of a link, or several if transfers overlap; return counters of its use."""
         program = self.program
         of: dict[int, dict[int, Slice]] = {}
         links = (program.hops.links % program.servers).tolist()
@@ -232,7 +232,7 @@ class Tracks:
 
 
 def in_use(slices: Iterable[Slice]) -> list[tuple[int, float]]:
-    """Return the bandwidth in use on a link, in GB/s, from each time (ps) on.
+    """Return the bandwidth in use on a link as pairs: time (ps), and the GB/s from this time on.
 
     A transfer counts with its mean rate over its slice, in whole kB/s, so that sums return to exactly 0.
     """

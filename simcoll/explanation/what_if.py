@@ -35,7 +35,7 @@ Change = tuple[str, Callable[[], int]]  # the name of a change, and a function t
 
 
 class Answer(NamedTuple):
-    """The effect of one change: the point takes `time_ps`, and is `factor` times as fast."""
+    """The effect of one change: with it the point takes `time_ps`, and is `factor` times as fast."""
 
     change: str
     time_ps: int
@@ -43,8 +43,8 @@ class Answer(NamedTuple):
 
 
 def answers(explained: ExplainedRun, broken: list[ScheduleError] | None = None) -> list[Answer]:
-    """Simulate every change that the point allows; return the largest gain first. Changes that cannot run are left out;
-    `broken` collects the errors of the user's own algorithms."""
+    """Simulate every possible change of a point; return the answers, the largest gain first. Changes that cannot run
+    are left out; errors of the user's own algorithms are added to `broken`."""
     simulated = []
     for change, time in changes(explained):
         try:
@@ -60,13 +60,13 @@ def answers(explained: ExplainedRun, broken: list[ScheduleError] | None = None) 
 
 
 def changes(explained: ExplainedRun) -> Iterator[Change]:
-    """Yield every change that the point allows: its name, and a function that simulates it."""
+    """Yield every change that is possible for the point: its name, and a function that simulates it."""
     ran = explained.ran
     yield from _of_step(explained, ran) if isinstance(ran, StepPrediction) else _of_call(explained, ran)
 
 
 def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
-    """Return groups of link kinds to speed up, by the change's name: each used kind, those between nodes, and all."""
+    """Return sets of link kinds to speed up, by name of the change: each used kind, those between nodes, and all."""
     kinds, carried = explained.ran.links.kinds, explained.ran.totals.carried.tolist()
     inside = _kinds_within_nodes(explained)
     carrying = (kind for kind, nbytes in zip(kinds, carried, strict=True) if nbytes)
@@ -81,7 +81,7 @@ def _links(explained: ExplainedRun) -> dict[str, frozenset[str]]:
 
 
 def _kinds_within_nodes(explained: ExplainedRun) -> set[str]:
-    """Return the kinds of links of routes that stay inside a node."""
+    """Return the kinds of those links on routes between ranks of one node."""
     topology, program, devices = explained.ran.topology, explained.ran.program, explained.ran.devices
     src, dst, hop, links = program.routes
     nodes = [topology.node_of(device) for device in devices]
@@ -148,7 +148,7 @@ def _without_overheads(scenario: Scenario) -> int:
 
 
 def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]]]:
-    """Yield other values for keys of the scenario's `model`."""
+    """Yield changes of the scenario's `model`: a name, and new values of its keys."""
     if params.chunk:
         yield f"chunks of {format_size(2 * params.chunk)}", {"chunk": 2 * params.chunk}
         if params.chunk > 1:
@@ -164,7 +164,7 @@ def _settings(params: Params, nbytes: int) -> Iterator[tuple[str, dict[str, int]
 
 
 def _other_launches(scenario: Scenario, profile: Profile) -> Iterator[tuple[str, Launch]]:
-    """Yield other ways to launch calls that the profile knows."""
+    """Yield other ways to launch calls whose costs the profile has: a name, and the key `launch`."""
     others = {"one GPU a process": Launch(gpus_per_process=1), "launched in a CUDA graph": Launch(graph=True)}
     said = scenario.launch
     for text, launch in others.items():
@@ -188,7 +188,8 @@ def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str
 
 
 def _of_step(explained: ExplainedRun, ran: StepPrediction) -> Iterator[Change]:
-    """Yield changes: of links, times and overheads in the program that ran, and of other keys in a new program."""
+    """Yield the changes for a workload: of links, times and overheads in its program, and of keys that need a new
+    one."""
     scenario, spec, kinds_of_tasks = explained.scenario, explained.scenario.workload, ran.tasks.kind
     program = ran.run.program  # as it was bound, before faults rerouted transfers
     runs = executor(scenario)

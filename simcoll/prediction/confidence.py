@@ -1,5 +1,5 @@
-"""Estimate how uncertain a prediction is: from the measured rows of its profile's fit, from the errors of that fit, and
-from the model's errors on other machines."""
+"""Estimate how uncertain a predicted time is. The estimate uses the measured rows to which a profile was fitted, the
+errors of that fit, and the model's errors on other machines."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ DOUBT: Final = 2.0  # knowledge of other machines counts as much as this many gr
 
 
 class Noise(NamedTuple):
-    """Noise of single measurements: standard deviation of their logarithms, and the share of outliers."""
+    """Noise of single measurements: standard deviation of a time's logarithm, and the share of outliers (0 … 1)."""
 
     spread: float
     outliers: float
 
 
 class Parts(NamedTuple):
-    """The uncertainty of a prediction by cause, in logarithms; `model` is estimated from so many `groups`."""
+    """The uncertainty of a time by cause, as standard deviations of its logarithm; `groups` of rows gave `model`."""
 
     noise: Noise
     parameters: float
@@ -49,27 +49,27 @@ class Parts(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Return the half width of the 90 % interval of the median of many measurements, as log(factor)."""
+        """Return half the width of the 90 % interval for a median of many measurements, as a logarithm."""
         return math.hypot(NORMAL_90 * self.parameters, student(self.groups) * self.model)
 
     @property
     def single(self) -> float:
-        """Return the half width of the 90 % interval of a single measurement, as log(factor); outliers lie outside."""
+        """Return half the width of the 90 % interval for one measurement, as a logarithm; outliers lie outside."""
         inside = 0.9 / (1 - min(self.noise.outliers, MOST_OUTLIERS))
         return math.hypot(self.median, NormalDist().inv_cdf(0.5 + inside / 2) * self.noise.spread)
 
 
 def student(groups: float) -> float:
-    """Return the 95th percentile of Student's distribution, in standard deviations, for a spread estimated from so many
-    groups: the expansion in 1 / groups to its first term."""
+    """Return the 95th percentile of Student's t distribution, in standard deviations, for a spread that was estimated
+    from this many groups. It is approximated by the first term of its series in 1 / groups."""
     return NORMAL_90 * (1 + (NORMAL_90**2 + 1) / 4 / max(1.0, groups))
 
 
 def noise(residuals: Floats, series: Sequence[Hashable], sizes: Sequence[int]) -> tuple[Noise, NDArray[np.bool_]]:
-    """Estimate noise from logarithms of measured / predicted, (rows,), and flag the rows that are outliers.
+    """Estimate the noise of measured rows, and flag the outliers among the rows: bool (rows,).
 
-    Noise is the difference between neighbouring sizes of one series, because they share the model's error. Outliers do
-    not count.
+    `residuals` are log(measured / predicted), shape (rows,). Neighbouring sizes of one series share the model's error,
+    so the difference of their residuals shows the noise. Outliers hardly change the estimate.
     """
     around = np.zeros(len(residuals))
     steps: list[float] = []
@@ -91,7 +91,7 @@ def _robust(deviations: Floats) -> float:
 
 
 def shrunk(own: float, groups: int, known: float) -> float:
-    """Return the spread of `groups` groups, shrunk towards other machines' (`known`), which counts as DOUBT groups."""
+    """Return a mean of two spreads: `own`, of this machine's `groups`, and `known`, of others, as DOUBT groups."""
     return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))
 
 
@@ -112,16 +112,16 @@ LogError = Annotated[float, Field(ge=0)]
 
 
 class CellErrors(Model):
-    """The spread of log(measured / predicted) in a cell, as the standard deviation of the normal distribution with as
-    many small errors; and the number of clusters that were measured."""
+    """How far the model errs for one class of similar calls (a cell): `error` is the standard deviation of log(measured
+    / predicted); `clusters` is the number of clusters that were measured."""
 
     error: Annotated[float, Field(gt=0)]
     clusters: Annotated[int, Field(ge=1)]
 
 
 class ModelErrors(Model):
-    """Errors of the model on measured machines: by cell of similar calls (`cells_of`), and by kind of rows that a fit
-    did not use (`left_out`). `nodes` is the node count of the largest cluster."""
+    """The model's errors on measured machines: by cell, i.e. class of similar calls (`cells_of`), and by the kind of
+    rows that were left out of a fit (`left_out`). `nodes` is the node count of the largest measured cluster."""
 
     noise: LogError
     outliers: LogError
@@ -131,10 +131,10 @@ class ModelErrors(Model):
 
 
 class Setting(NamedTuple):
-    """The properties of a call on which the model's errors depend. `place` is the profile of its NICs, or on one node
+    """The properties of a call on which the model's error depends. `place` is the profile of its NICs, or, on one node,
     the kind of links between GPUs. `busy` is the share of time in which its busiest link carries data. `launch` is
-    `Launch.way`: graph launches, and one process for all GPUs, change the launch time, which is most of a small call.
-    `lent`: GPU costs were fitted to another model of GPU."""
+    `Launch.way`: a launch by graph, or by one process for all GPUs, takes a different time, which is most of the time
+    of a small call. `lent`: the costs of GPUs were fitted to another model of GPU."""
 
     collective: str
     nodes: int
@@ -145,8 +145,8 @@ class Setting(NamedTuple):
 
 
 def cells_of(setting: Setting) -> Iterator[str]:
-    """Yield the names of the cells (classes of similar calls) of a call, the narrowest first; all have the zone of its
-    `busy` (see ZONES). A call with a special `launch` has one more, narrower cell, unless its links are busy.
+    """Yield the names of the cells (classes of similar calls) to which a call belongs, the narrowest first; each name
+    ends with the zone of `busy` (see ZONES). A special `launch` adds a still narrower cell, unless links are busy.
 
     >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, launch="graph")))
     ['graph on one node, to 20 % busy', 'one node, nvlink, own costs, rings, to 20 % busy', \
@@ -175,20 +175,20 @@ def cells_of(setting: Setting) -> Iterator[str]:
 
 
 def has_own_cell(setting: Setting) -> bool:
-    """Whether a call has a special `launch`, whose time may be most of the call."""
+    """Whether calls with this special `launch` have a cell of their own: the launch may be most of their time."""
     return bool(setting.launch) and zone_of(setting.busy) != ZONES[-1][1]
 
 
 def zone_of(busy: float) -> str:
-    """Return the name of the zone (range of `busy`, see ZONES) of a share of busy time."""
+    """Return the name of the zone (range of ZONES) of a link's busy share of time; 0.1 is in "to 20 % busy"."""
     return next(name for most, name in ZONES if busy <= most)
 
 
 def error_of(setting: Setting, known: ModelErrors | None = None) -> float:
-    """Return the standard deviation of the model's error, in logarithms, on a machine to which it was not fitted;
-    `known` replaces the shipped errors.
+    """Return the standard deviation of log(measured / predicted) for such a call on a machine to which the model was
+    not fitted. `known` replaces the shipped errors.
 
-    Near the edge of two zones (ranges of `busy`) the variance is interpolated, so errors do not jump.
+    Near the edge between two zones (ranges of `busy`) the variance is interpolated, so that errors do not jump there.
     """
     known = known or shipped()
     doublings = math.log2(max(1.0, setting.nodes / known.nodes))
@@ -205,7 +205,7 @@ def _of_zones(setting: Setting, known: ModelErrors) -> float:
 
 
 def _of_zone(setting: Setting, known: ModelErrors) -> float:
-    """Return the error of the narrowest cell; each is averaged with the error of the cell around it."""
+    """Return the error of the call's narrowest cell, averaged with the errors of the wider cells around it."""
     found: float | None = None
     for name in reversed(list(cells_of(setting))):
         if cell := known.cells.get(name):
@@ -227,10 +227,9 @@ BEYOND: Final = 2  # factor by which extrapolation widens an interval, in logari
 
 
 class PredictedCase(NamedTuple):
-    """A predicted call: `where` selects the cells of errors, `setting` is its `fingerprint`.
-
-    `by_itself`: the library would choose this `algorithm` and `protocol`. `forced`: the user chose the `protocol`.
-    """
+    """A predicted call. `where` selects the cells (classes of similar calls) whose errors apply; `setting` is the
+    call's `fingerprint`. `by_itself`: the library would choose this `algorithm` and `protocol`. `forced`: the user
+    chose the `protocol`."""
 
     where: Setting
     algorithm: str
@@ -243,7 +242,7 @@ class PredictedCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The confidence in a prediction, and the factors by which its 90 % intervals begin and end: `low` and `high` for a
+    """The confidence in a predicted time, and factors of this time that end its 90 % intervals: `low` and `high` for a
     single measurement, `median_low` and `median_high` for the median of many."""
 
     confidence: Confidence
@@ -258,9 +257,9 @@ NEWER: Final = frozenset(["channels_by"])
 
 
 def fingerprint(topology: Topology, params: Params, places: Sequence[str]) -> str:
-    """Return a digest of all that a time depends on besides collective, algorithm, ranks and size: the parameters, and
-    for each kind of link its rates and the kinds of devices that it joins. The number of links does not count, nor do
-    links between machines if all `places` are on one machine."""
+    """Return a digest of what decides a time besides collective, algorithm, ranks and size: the parameters, and for
+    each kind of link its rates and the kinds of devices that it joins. The number of links does not enter. Links
+    between machines do not enter if all `places` (devices of ranks) are on one machine."""
     alone = topology.nodes > 1 and topology.nodes_of(tuple(places)) == 1
     columns = topology.bandwidths, topology.latencies, numbers_of(topology.link_kinds)
     ends = topology.of_ends(numbers_of(topology.kinds.values()))
@@ -278,7 +277,7 @@ def fingerprint(topology: Topology, params: Params, places: Sequence[str]) -> st
 
 
 def follows(profile: Profile, given: ModelSpec) -> bool:
-    """Whether a profile was fitted, and the scenario's `model` (`given`) overrides none of its fitted keys."""
+    """Whether a profile was fitted to measurements, and `given` (the scenario's `model`) overrides no fitted key."""
     if profile.calibration is None:
         return False
     own = {name: getattr(given, name, None) for name in profile.fitted if given.model_fields_set}
@@ -292,14 +291,14 @@ def judge(
     shipped: bool = False,
     elsewhere: ModelErrors | None = None,
 ) -> Judgement:
-    """Judge the prediction of a call `asked`; `given` is the `model` of its scenario.
+    """Judge how far to trust the prediction of the call `asked`; `given` is the `model` of its scenario.
 
-    *Calibrated*: the profile was fitted to this very point. *Interpolated*: it was fitted to smaller and larger sizes,
-    and to as many, or fewer and more, ranks, with the same algorithm on the same links. *Extrapolated*: anything else.
-    *Uncalibrated*: the profile was not fitted, or the scenario overrides fitted keys.
+    *Calibrated*: the profile was fitted to this very point. *Interpolated*: the profile was fitted to the same
+    algorithm on the same links, and size and rank count lie within the fitted ranges. *Extrapolated*: the profile was
+    fitted to other points. *Uncalibrated*: the profile was not fitted, or the scenario overrides fitted keys.
 
-    A `shipped` profile was fitted to a machine that is not the user's. `elsewhere` are the model's errors on other
-    machines, by default the shipped ones.
+    A `shipped` profile was fitted to a machine that is not the user's. `elsewhere` holds the model's errors on other
+    machines; by default these are the shipped errors.
     """
     known = profile.calibration
     if known is None or not follows(profile, given):
@@ -316,20 +315,20 @@ def judge(
 
 
 def of_another_machine(asked: Setting, known: ModelErrors | None = None) -> Parts:
-    """Return the uncertainty on a machine to which a profile was not fitted; `known` replaces the shipped errors."""
+    """Return the uncertainty of a time on a machine to which no profile was fitted; `known` replaces shipped errors."""
     learnt = known or shipped()
     noise = Noise(learnt.noise, learnt.outliers)
     return Parts(noise, 0.0, error_of(asked, learnt), math.inf)  # the error includes how few clusters show it
 
 
 def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, elsewhere: Parts) -> Parts:
-    """Return the uncertainty on the machine to which a profile was fitted. It depends on how a call differs from the
-    fitted rows; `elsewhere` is the uncertainty on another machine.
+    """Return the uncertainty of a call's time on the machine to which a profile was fitted. It depends on how the call
+    differs from the fitted rows; `elsewhere` is the uncertainty on another machine.
 
-    The errors of the fit in cross-validation are shrunk towards the model's errors on other machines: for NCCL's calls
-    towards those of similar calls, else towards those of all fits. The errors of similar calls already include the
-    uncertainty of parameters and the small number of machines, so a fit widens intervals only if its own rows demand
-    it. For a number of nodes that no row has, the errors of other machines hold if they are larger.
+    The fit's errors in cross-validation are shrunk towards the model's errors on other machines: the errors of similar
+    calls if NCCL runs the call, else those of all fits. The errors of similar calls already include that parameters are
+    uncertain and machines are few, so a fit widens intervals only if its own rows demand it. For a node count that no
+    fitted row has, the larger errors apply: the fit's or those of other machines.
     """
     own = known.uncertainty
     if own is None:  # the fit is of an older release
@@ -358,8 +357,9 @@ def _of_this_machine(known: Calibration, asked: PredictedCase, as_nccl: bool, el
 
 
 def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, float]:
-    """Return the usual range of a region, as two factors: the range of its rows when the profile was fitted, or of all
-    rows if it has too few. It is twice as wide, in logarithms, for an `extrapolated` point."""
+    """Return the usual range of measured / predicted in a region as two factors, e.g. (0.9, 1.1), from the region's
+    rows in the fit, or from all rows if the region has too few. An `extrapolated` point gets the squares of both
+    factors."""
     known = profile.calibration
     assert known is not None
     own = next((errors for name, errors in known.regions.items() if name == region), None)
@@ -369,12 +369,12 @@ def band(profile: Profile, region: str, extrapolated: bool) -> tuple[float, floa
 
 
 def shows_usual(profile: Profile) -> bool:
-    """Whether a profile was fitted to enough rows to tell the usual errors on its machine."""
+    """Whether a profile was fitted to enough rows (FEW) to tell which errors are usual on its machine."""
     return profile.calibration is not None and profile.calibration.errors["fitted"].rows >= FEW
 
 
 def _alike(series: Series, asked: PredictedCase) -> bool:
-    """Whether a fitted series differs from a call in ranks and sizes only; rows of `auto` are the library's choice."""
+    """Whether a fitted series and a call differ in ranks and sizes at most. Rows of `auto` are the library's choice."""
     return (
         (series.collective, series.setting) == (asked.where.collective, asked.setting)
         and (series.algorithm == asked.algorithm or (series.algorithm == "auto" and asked.by_itself))
@@ -383,7 +383,7 @@ def _alike(series: Series, asked: PredictedCase) -> bool:
 
 
 def _within(ranks: int, size: int, tried: Iterable[tuple[int, Sequence[int]]]) -> bool:
-    """Whether both the rank count and the size lie between those of the fitted rows."""
+    """Whether rank count and size lie within the ranges of the fitted rows, given as (rank count, sizes) pairs."""
     fitted = [(count, sizes) for count, sizes in tried if sizes]
     if not fitted:
         return False

@@ -1,8 +1,8 @@
-"""Find the fastest way in which a network could run a call, by simulating many: the bound `at best`. The variants
-differ in copies of the schedule, channels per rank, chunk size, and in how transfers share links. Keys that the
-scenario or its profile sets are kept. The plain variant (one copy, one channel, whole buffers) is always among them. If
-a machine measured above its rated bandwidth, the plain variant also runs on rated links: on faster links messages may
-meet and carry less."""
+"""Find the fastest way in which a network could run a call, by simulating many variants of it: the bound `at best`.
+Variants differ in the number of copies of the schedule, channels per rank, chunk size, and in how transfers share
+links. Keys that the scenario or its profile sets keep their values. The plain variant (one copy, one channel, whole
+buffers) is always tried. If a machine measured above its rated bandwidth, the plain variant also runs on rated links:
+on faster links, messages may meet and be slower."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ MOST_WHOLE: Final = 32  # most copies that are run side by side; if there are mo
 
 
 class _RatedAndShown(NamedTuple):
-    """The links of a machine: with their `rated` bandwidths, and with higher ones that were `shown`."""
+    """The links of one machine: `rated` has their rated bandwidths, `shown` the higher ones that were measured."""
 
     rated: Topology
     shown: Topology
 
 
 class _Variant(NamedTuple):
-    """A variant of a call: its schedule, the keys `model` and `groups`, the number of copies for which the simulated
-    one stands (`alike`), and whether links have their rated bandwidths only."""
+    """One way to run a call: its schedule, its values of the keys `model` and `groups`, and whether links have only
+    their rated bandwidths. `alike` is the number of equal copies for which the one simulated copy stands."""
 
     algorithm: str
     model: ModelSpec
@@ -91,7 +91,7 @@ class _Variant(NamedTuple):
 
 
 class _Load:
-    """The work and the link load of a variant, counted with `whole` messages; chunks take equal routes."""
+    """The work and the link load of a variant, counted with `whole` messages: their chunks would take equal routes."""
 
     def __init__(self, whole: Callable[[], Program]):
         self._whole = whole  # not kept: it may be long
@@ -103,8 +103,8 @@ class _Load:
         self._flows = connected_flows(bound) if bound.params.sharing == "fair" else 0
 
     def solved(self, chunk: int) -> int:
-        """Estimate how many flow rates the `fair` engine solves with chunks of `chunk` bytes: one for each connected
-        flow, each time at which whole messages are sent, and each chunk of a slot; 0 for whole messages."""
+        """Estimate how many flow rates the `fair` engine computes for chunks of `chunk` bytes: the product of connected
+        flows, times at which whole messages are sent, and chunks of a message. It is 0 for whole messages (chunk 0)."""
         pieces = -(-self._slot // chunk) if chunk else 0
         most = self._messages * self._flows * pieces
         return most if most <= MOST_SOLVED else self._instants * self._flows * pieces
@@ -115,12 +115,12 @@ class _Load:
 
 
 class FastestVariantExecutor(PlainExecutor):
-    """Lowers each call to its fastest variant on the network."""
+    """The executor that runs each call as its fastest variant on the network."""
 
     def lower(
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
     ) -> PlainCall:
-        """Return the call with the best copies, channels and chunk; raises like `PlainExecutor`."""
+        """Return the scenario's call with the best copies, channels and chunk size; raises like `PlainExecutor`."""
         call = super().lower(scenario, topology, costs)
         links = _RatedAndShown(call.rated, served_by(call.rated, beyond_rated(scenario, call.rated)))
         network = served_by(links.shown, self.profile.links)
@@ -128,11 +128,11 @@ class FastestVariantExecutor(PlainExecutor):
 
 
 def _quickest(scenario: Scenario, links: _RatedAndShown, network: Topology, places: tuple[str, ...]) -> _Variant:
-    """Return the variant that ends first; of equal ones the first in the list.
+    """Return the variant that ends first; of equally fast variants the first in the list.
 
-    Variants run in the order of the time that their busiest link needs: if links are the bottleneck, the first is
-    nearly the best. A variant is skipped if its busiest link needs longer than the best time so far, or if it has too
-    many flow rates to solve. A run stops when it exceeds the best time so far.
+    Variants are simulated in the order of the time that their busiest link needs: if links are the bottleneck, the
+    first variant is nearly the best. A variant is skipped if its busiest link needs longer than the best time so far,
+    or if the engine would compute too many flow rates. A simulation stops when it exceeds the best time so far.
     """
     asked = scenario.model_copy(update={"faults": (), "proof": "off"})
     ways = list(_variants(asked, network, places, links.rated is not links.shown))
@@ -163,8 +163,8 @@ def _quickest(scenario: Scenario, links: _RatedAndShown, network: Topology, plac
 
 
 def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], more_shown: bool) -> Iterator[_Variant]:
-    """Yield the variants to try, the plain one first; with `more_shown`, next the plain one on rated links. Schedules
-    are not proved, and keys that the scenario sets keep their values."""
+    """Yield the variants to try, the plain variant first; with `more_shown`, next the plain variant on rated links.
+    Schedules are not proved here, and keys that the scenario sets keep their values."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
     alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
@@ -174,7 +174,7 @@ def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], mo
         return _Variant(split.algorithm, split.model.model_copy(update=own), split.groups, alike)
 
     def chunk(source: AnySchedule, parts: int) -> int:
-        """Return the bytes of a chunk if each slot is cut into `parts` chunks."""
+        """Return the bytes of a piece if each chunk of the schedule is cut into `parts` pieces."""
         return -(-scenario.nbytes // (source.n_chunks * parts * scenario.itemsize)) * scenario.itemsize
 
     def of_long_call(source: AnySchedule, copies: int) -> Iterator[_Variant]:
@@ -224,21 +224,21 @@ def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], mo
 
 
 def _on_the_way(network: Topology, places: Sequence[str]) -> int:
-    """Return the bytes in flight from the first rank to the last when links are full: bandwidth times latency."""
+    """Return the bytes in flight on the full route from the first rank to the last: bandwidth times latency."""
     route = list(network.route(places[0], places[-1]))
     seconds = int(network.latencies[route].sum()) / PS_PER_S
     return max(1, round(seconds * int(network.bandwidths[route].min())))
 
 
 def _schedules(scenario: Scenario) -> list[str]:
-    """Return the requested schedule, and the one that NCCL runs under this name if it is another (`tree`)."""
+    """Return the names of the requested schedule, and of the one that NCCL runs by this name if it differs (`tree`)."""
     called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
     ran = algorithm_names.SCHEDULES[called, scenario.collective] if called else scenario.algorithm
     return list(dict.fromkeys([scenario.algorithm, ran]))
 
 
 def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> list[Scenario]:
-    """Return the scenario; also one with a single group of all ranks if neither scenario nor network has groups."""
+    """Return the scenario; also the scenario with one group of all ranks if it and the network define no groups."""
     of_file = schedule_json.is_file(scenario.algorithm)
     if of_file or not registry.find(scenario.collective, scenario.algorithm)[0].uses_groups:
         return [scenario]
@@ -249,36 +249,36 @@ def _splits(scenario: Scenario, network: Topology, places: Sequence[str]) -> lis
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RepresentativeCopy(PlainCall):
-    """One of `count` equal copies that run at the same time."""
+    """One simulated copy of a schedule, which stands for `count` equal copies that run at the same time."""
 
     whole: ClassVar[bool] = False
 
     @property
     def point(self) -> Scenario:
-        """Return the scenario of one copy, with its share of the bytes."""
+        """Return the scenario of the one simulated copy, with this copy's share of the bytes."""
         grain = len(self.places) * self.scenario.itemsize
         share = max(1, -(-self.scenario.nbytes // (self.count * grain))) * grain
         return super().point.model_copy(update={"size": share})
 
     @property
     def network(self) -> Topology:
-        """Return the topology with the bandwidths of one copy."""
+        """Return the topology with the bandwidths that the one simulated copy gets."""
         return with_rates(self.rated, self.bandwidths, self.latencies)
 
     @property
     def bandwidths(self) -> Index:
-        """Return one copy's share of each link, int64 (links,), in B/s."""
+        """Return the simulated copy's share of each link's bandwidth, int64 (links,), in B/s."""
         shared: Index = np.rint(super().bandwidths * self._shares).astype(np.int64)
         return np.maximum(shared, np.minimum(super().bandwidths, 1))
 
     @property
     def capacities(self) -> NDArray[np.float64]:
-        """Return the B/s that all copies together would have on the simulated copy's links, float64 (links,)."""
+        """Return, for each link, the B/s of all copies: the simulated copy's B/s times `count`, float64 (links,)."""
         capacities: NDArray[np.float64] = super().bandwidths * self._shares * self.count
         return capacities
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return for each link in `used` the links of its sort that other copies use, dealt out evenly."""
+        """Return, for each link number in `used`, it and similar links of other copies, dealt out evenly."""
         turns = {sort: cycle(links) for sort, links in grouped(used, self._sorts.__getitem__).items()}
         found = {link: [link] for link in used}
         for link, sort in enumerate(self._sorts):
@@ -302,7 +302,7 @@ class RepresentativeCopy(PlainCall):
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
-        """Return the share of each link that the copies of one NIC have if all copies use it, float64 (links,)."""
+        """Return, for each link, the share that one NIC's copies get while all copies use it, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self._shares * max(1.0, self.count / self.nics))
         return shares
 
@@ -332,7 +332,7 @@ class RepresentativeCopy(PlainCall):
 
     @cached_property
     def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
-        """Return the schedule, and how many of its chunks go from each sender to each receiver."""
+        """Return the schedule, and for each pair of ranks that communicate: sender, receiver, number of chunks."""
         schedule = written_out(source_of(self.scenario, self.rated, self.places).source)
         pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
         pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
@@ -340,9 +340,9 @@ class RepresentativeCopy(PlainCall):
 
     @cached_property
     def _shares(self) -> NDArray[np.float64]:
-        """Return the share of one copy in each link, float64 (links,). For each sort of links: the chunks of this copy
-        on its busiest link, over the chunks of all copies on their busiest link. Copies spread evenly over equal
-        trunks, and all copies of one NIC take one trunk."""
+        """Return, for each link, one copy's share of it, float64 (links,). In a class of similar links this is the
+        chunks of the copy on its busiest link over the chunks of all copies on theirs. Copies spread evenly over equal
+        trunks (links between switches), but all copies of one NIC take one trunk."""
         columns = self._brought.tolist(), self._brought_by_all.tolist(), self.rated.trunks.tolist()
         of_sort: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         for sort, *of_link in zip(self._sorts, *columns, strict=True):
@@ -351,8 +351,8 @@ class RepresentativeCopy(PlainCall):
         return np.array([shares[sort] for sort in self._sorts])
 
     def _share(self, links: Sequence[tuple[int, int, bool]]) -> float:
-        """Return the share in links of one sort, from each link's chunks of one copy, its chunks of all, and whether it
-        is a trunk."""
+        """Return one copy's share in a class of similar links. Each link is given as: chunks of this copy, chunks of
+        all copies, whether the link is a trunk (joins two switches)."""
         brought, by_all, trunks = zip(*links, strict=True)
         most: float = max(by_all)
         if trunks[0]:

@@ -1,6 +1,6 @@
-"""A call as engines run it, and the executors that lower a scenario to it: plain, NCCL's, or one kernel's. The profile
-decides on the executor, and so does the scenario's `executor` if the profile has kernels. Executors are imported when a
-call needs them."""
+"""A collective call in the form that engines run, and the executors that turn a scenario into it (plain schedule,
+NCCL's kernels, or one kernel of the user). The profile decides which executor is used; if the profile has costs of
+kernels, the scenario's key `executor` may name another. Executors are imported only when a call needs them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ BETWEEN_NODES: Final = ("nvls_tree",)  # NCCL has no trees of switches on one no
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlainCall:
-    """A call of ranks at `places` on `rated` links, under `costs`: what an executor decided once for all costs, and
-    what follows from costs as properties.
+    """A call of ranks on the devices `places`, over `rated` links. The fields are what an executor decided once; the
+    properties follow from `costs`, which `under` replaces.
 
-    `algorithm` is the schedule's name in results, `protocol` NCCL's, `executor` that of the executor. `chosen` are keys
-    of the scenario that the executor chose. `count` is the number of equal programs at once (e.g. channels) for which
-    the simulated one stands; `whole`: it is all of the call. The host launches it `launches` times, and writes
-    parameters for each of `further_channels`. `down` are links without bandwidth that its other programs may use.
-    `usual`: profiles are fitted with such settings. `by_itself`: the library would choose this algorithm and protocol.
-    `path` are the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may. `hops` are the
-    causes on a critical path that stand for a hop of a kernel.
+    `algorithm` is the schedule's name in results, `protocol` and `executor` are names, too. `chosen` holds keys of the
+    scenario that the executor chose. The simulated program stands for `count` equal programs, e.g. channels; `whole`
+    tells whether it moves all bytes of the call. The host launches the call `launches` times, and writes parameters for
+    each of `further_channels`. `down` names links without bandwidth that programs not simulated may use. `usual`:
+    profiles are fitted with such settings. `by_itself`: the library would choose this algorithm and protocol. `path`
+    holds the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may limit it. `hops` are
+    the causes on a critical path that stand for a hop of a kernel.
     """
 
     whole: ClassVar[bool] = True
@@ -65,32 +65,32 @@ class PlainCall:
 
     @cached_property
     def processes(self) -> frozenset[Process]:
-        """Return the work that CPU processes of the host do for the call; empty if the scenario models no host work."""
+        """Return the work that the host's CPU processes do for the call; empty if the scenario models no host work."""
         launch = self.scenario.launch
         nodes = [self.rated.node_of(place) for place in self.places] if launch.paced else []
         return processes(launch, self.scenario.collective, nodes, self.scenario.root)
 
     @cached_property
     def uploads(self) -> float:
-        """Return the number of GPUs to which one process uploads a graph per launch; see `launch.uploads`."""
+        """Return to how many GPUs one process uploads a CUDA graph per launch (`launch.uploads`), else 0."""
         launch = self.scenario.launch
         return uploads(launch, [self.rated.node_of(place) for place in self.places]) if launch.replays else 0.0
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on costs."""
+        """Return the engine parameters that depend on costs, by name."""
         return dict(self.costs.params)
 
     @property
     def point(self) -> Scenario:
-        """Return the scenario that engines run."""
+        """Return the scenario that engines run: the given scenario, with the costs' parameters as its `model`."""
         if not self.costs.params:
             return self.scenario
         return self.scenario.model_copy(update={"model": self.scenario.model.model_copy(update=self.params)})
 
     @property
     def topology(self) -> Topology:
-        """Return the topology with the bandwidths and latencies that the call gets."""
+        """Return the topology with the bandwidths and latencies that the call's data get."""
         return served_by(self.rated, self.costs.links)
 
     @property
@@ -115,21 +115,21 @@ class PlainCall:
 
     @property
     def paces(self) -> dict[int, tuple[str, float]]:
-        """Return the numbers of links whose rate something else limits, with the cause and its share of their time."""
+        """Return, for links whose rate something else limits: the cause, e.g. "proxy", and its share of their time."""
         return {}
 
     @property
     def nics(self) -> int:
-        """Return the number of NICs of a node that the simulated program stands for."""
+        """Return for how many NICs of a node the simulated program stands."""
         return 1
 
     @property
     def rail_shares(self) -> NDArray[Any] | float:
-        """Return the share of each link that one NIC's channels have if all channels use it, (links,) or one number."""
+        """Return, for each link, the share that one NIC's channels get while all use it: (links,) or one number."""
         return 1.0
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return for each link in `used` (numbers) the links that carry equal traffic at the same time."""
+        """Return, for each link number in `used`, the links that carry equal traffic at the same time."""
         return {link: (link,) for link in used}
 
     @property
@@ -139,7 +139,7 @@ class PlainCall:
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time of the call besides its transfers by cause, in ps."""
+        """Return the time in ps that the call takes besides its transfers, by cause, e.g. {"launch": 5_000_000}."""
         return {"launch": self._one_launch}
 
     @property
@@ -153,20 +153,20 @@ class PlainCall:
         return self.launches * self.costs.host.pace_ps(self.processes, self.further_channels)
 
     def stuck(self, error: StuckError) -> StuckError:
-        """Return the error to raise if the call cannot finish: it names links that are down, even if only channels of
-        other NICs use them."""
+        """Return the error to raise when the call cannot finish. It names links that are down, even if the simulated
+        channel uses none of them and only channels of other NICs do."""
         if not self.down or any(name in str(error) for name in self.down):
             return error
         why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield lower costs for what-if questions, each with a description."""
+        """Yield pairs for what-if questions: a description, and the costs if the described thing were cheaper."""
         yield from ()
 
 
 class PlainExecutor:
-    """Runs calls as plain schedules. `tunable`: the scenario's `model` applies. `protocols` can be forced."""
+    """Runs calls as plain schedules. `tunable`: the scenario's `model` applies. Users can name `protocols`."""
 
     tunable: ClassVar[bool] = True
     protocols: ClassVar[tuple[str, ...]] = ()
@@ -177,8 +177,8 @@ class PlainExecutor:
     def lower(
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
     ) -> PlainCall:
-        """Return the call of a scenario, under `costs` (default: the profile's); raises RefusedError for what only
-        kernels do, InputError for a wrong placement."""
+        """Return the scenario's call under `costs` (default: those of the profile). Raises RefusedError if the scenario
+        asks for what only NCCL's kernels do, InputError for a wrong placement."""
         if scenario.protocol not in ("none", "auto"):
             raise RefusedError(
                 f"protocol {scenario.protocol} needs a profile with NCCL kernels; name one, or write `protocol: none`"
@@ -195,8 +195,8 @@ class PlainExecutor:
         )
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Return the scenarios of which the fastest answers: one for each algorithm of NCCL on such nodes for `auto`,
-        and the schedule behind a name that only NCCL has."""
+        """Return scenarios to simulate, of which the fastest is the answer. For `auto` there is one for each algorithm
+        that NCCL has on such nodes; a name that only NCCL has becomes the name of its schedule."""
         called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
         if called and scenario.algorithm not in registry.names(scenario.collective):
             return [scenario.model_copy(update={"algorithm": algorithm_names.SCHEDULES[called, scenario.collective]})]
@@ -212,19 +212,19 @@ class PlainExecutor:
         return [option for name, option in options.items() if not (alone and name in BETWEEN_NODES)]
 
     def copies(self, scenario: Scenario, topology: Topology) -> int:
-        """Return the copies of a call's schedule that use all NICs, direct links or directions. Return 0 if there is no
-        choice: the profile is fitted or chooses itself, or the scenario names copies or channels."""
+        """Return how many copies of a call's schedule use all NICs, direct links or directions. Return 0 if there is
+        nothing to choose: the profile is fitted or chooses itself, or the scenario sets copies or channels."""
         given = scenario.model.copies or scenario.model.channels is not None
         if given or self.profile.calibration or self.profile.bound:
             return 0
         return len(copy_orders(scenario, topology, placed(scenario, topology)))
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return the algorithms and protocols between which NCCL could choose; none for plain schedules."""
+        """Return the pairs (algorithm, protocol) between which NCCL could choose; plain schedules have none."""
         return []
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Return the algorithms that can run all of the collectives: NCCL's, and `hierarchical`."""
+        """Return the algorithms that can run each of the collectives: NCCL's algorithms, and `hierarchical`."""
         served = [
             {*registry.library(collective), *({"hierarchical"} & {*registry.names(collective)})}
             for collective in collectives
@@ -232,12 +232,12 @@ class PlainExecutor:
         return sorted(set.intersection(*served)) if served else []
 
     def release(self, scenario: Scenario) -> str | None:
-        """Return the modelled release of NCCL: the scenario's, or else the profile's; None means the newest."""
+        """Return the release of NCCL to model: the scenario's, or else the profile's; None means the newest."""
         return scenario.library_version or (self.profile.kernels.version if self.profile.kernels else None)
 
 
 def executor(scenario: Scenario) -> PlainExecutor:
-    """Return the executor of a scenario's call; raises InputError for a profile that cannot be read."""
+    """Return the executor that runs a scenario's call; raises InputError for a profile that cannot be read."""
     by = scenario.executed_by
     if by not in ("msccl", "p2p"):
         return library(scenario.profile)
@@ -247,7 +247,7 @@ def executor(scenario: Scenario) -> PlainExecutor:
 
 
 def library(profile: str) -> PlainExecutor:
-    """Return the executor of the library's own calls with a profile. Raises like `executor`."""
+    """Return the executor of the library's own calls with a profile (a name). Raises like `executor`."""
     known = load_profile(profile)
     if known.as_nccl:
         from simcoll.prediction.nccl_calls import NcclExecutor
@@ -261,7 +261,7 @@ def library(profile: str) -> PlainExecutor:
 
 
 def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks: Sequence[int]) -> Scenario:
-    """Return the scenario of one call of a workload, by those `ranks` of the ranks at `places`."""
+    """Return the scenario of one call of a workload by `ranks`; `places` are the devices of all ranks."""
     devices = tuple(places[rank] for rank in ranks)
     own: dict[str, Any] = {
         "workload": None,

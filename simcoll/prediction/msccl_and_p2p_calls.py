@@ -1,8 +1,8 @@
 """Run schedules as one user-written kernel (`msccl`), or as sends and receives with one launch per step (`p2p`).
 
-The kernel uses NCCL's primitives, as MSCCL's executor does, or reads peers' memory. All ranks are simulated, on the
-links of the topology. Costs were fitted to NCCL's own kernels and to all-reduces that read peers' memory. Other
-schedules combine these costs; they were not measured.
+The kernel either uses NCCL's primitives, as MSCCL's executor does, or reads the memory of peers. All ranks are
+simulated, on the links of the topology. Costs were fitted to NCCL's own kernels, and to all-reduces that read peers'
+memory. Other schedules are predicted by combining these costs, and were not measured.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LINE: Final = 128  # bytes
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelCall(GpuCall, ABC):
     """A schedule that one kernel runs on all ranks, which are on the devices `places`. `traffic` counts the schedule's
-    chunks, each of at most `chunk_bytes` bytes; `between` is the bandwidth between two GPUs in B/s."""
+    chunks, each of at most `chunk_bytes` bytes. `between` is the bandwidth between two GPUs, in B/s."""
 
     executor: ClassVar[str] = "msccl"
     hops = frozenset(("o_send", "latency"))
@@ -73,21 +73,21 @@ class KernelCall(GpuCall, ABC):
 
     @property
     def bandwidths(self) -> Index:
-        """Return the bandwidth of each link for the call's data, int64 (links,), in B/s."""
+        """Return the bandwidth that the call's data get on each link, int64 (links,), in B/s."""
         rates, most = self._reached
         bandwidths: Index = np.rint(np.minimum(rates, most)).astype(np.int64)[self.wires.sorts[1]]
         return bandwidths
 
     @property
     def paces(self) -> dict[int, tuple[str, float]]:
-        """Return the numbers of links on which a proxy is slower than the link, with cause and share of their time."""
+        """Return, by link number, ("proxy", 1.0) where a proxy (CPU thread that sends) is slower than the link."""
         rates, most = self._reached
         return dict.fromkeys(np.flatnonzero((most < rates)[self.wires.sorts[1]]).tolist(), ("proxy", 1.0))
 
     @property
     def _reached(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return for each sort of links, (sorts,), in B/s: the bandwidth that the call's data get, and the rate of a
-        proxy, infinite if that does not limit."""
+        """Return two rates in B/s for each class of similar links (`wires.sorts`): the bandwidth that the data get, and
+        the rate of a proxy (CPU thread that sends data), infinite where no proxy limits."""
         sorts, proxied = self.wires.sorts[0], self._proxied
         rates = np.array([sort.bandwidth * self._share(sort.kind) for sort in sorts], np.float64)
         if self.communicator.nodes > 1 and self._to_all:
@@ -101,18 +101,18 @@ class KernelCall(GpuCall, ABC):
 
     @property
     def _proxied(self) -> float:
-        """Return the rate of a GPU's proxy for the call's messages, in B/s; 0 means no limit."""
+        """Return the rate at which a GPU's proxy (CPU thread) sends the call's messages, in B/s; 0 means no limit."""
         return 0.0
 
     @abstractmethod
     def _share(self, kind: str) -> float:
-        """Return the share of the rated bandwidth that the call's data get on links of a kind."""
+        """Return the share (0 … 1) of a link's rated bandwidth that the call's data get, for links of this kind."""
 
     @property
     def latencies(self) -> Index:
-        """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a route has the latency
-        of a hop. A link between a NIC and the network has half of the extra time of a hop between nodes; a link to the
-        host's memory has the extra time of a hop through it. Other links have none."""
+        """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a route has a hop's
+        latency. A link between a NIC and a switch has half of the extra time of a hop between nodes. A link to the
+        host's memory has the extra time of a hop through this memory. Other links have none."""
         hop, net, host = self._hops
         into_host = self.rated.between_kinds(HOST)[:, 1]
         latencies = np.where(self.wires.to_network, net // 2, self.wires.from_gpus * hop) + into_host * host
@@ -122,15 +122,15 @@ class KernelCall(GpuCall, ABC):
     @property
     @abstractmethod
     def _hops(self) -> tuple[int, int, int]:
-        """Return times in ps: of a hop, the extra between nodes, and the extra through the host's memory."""
+        """Return times in ps: of a hop, and what a hop between nodes and a hop through host memory take in addition."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PrimitivesCall(KernelCall):
-    """A schedule run with NCCL's primitives, one thread block for each channel and peer.
+    """A schedule run with NCCL's primitives: one thread block for each channel and peer.
 
-    Each channel is an instance of the program with its share of every chunk. There are enough channels that the blocks
-    for one peer fill a link, but at most MOST_BLOCKS blocks in all.
+    Each channel is an instance of the program, and moves its share of every chunk. There are enough channels that the
+    blocks for one peer fill a link, but at most MOST_BLOCKS blocks for all peers together.
     """
 
     @property
@@ -148,12 +148,12 @@ class PrimitivesCall(KernelCall):
 
     @property
     def _rate(self) -> int:
-        """Return a block's rate in B/s, 0 for no limit: polling lines in LL, else moving data like NCCL's messages."""
+        """Return a thread block's rate in B/s (0: no limit): polling for flags in LL, else moving data as in NCCL."""
         return self.kernels.LL.rate if self.protocol == "LL" else self.kernels.P2P.both
 
     @property
     def channels(self) -> int:
-        """Return the number of channels, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS."""
+        """Return the number of channels, within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS if these are set."""
         rate, comm = self._rate, self.communicator
         filling = -(-self.between // rate) if rate else 1
         if comm.nodes > 1:  # a proxy sends one message per block: at least the bytes that its threads move at once
@@ -164,7 +164,7 @@ class PrimitivesCall(KernelCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return engine parameters. A rank serves all peers at once; a connection's data pass its blocks in pieces."""
+        """Return engine parameters. A rank serves all peers at once, and data for a peer pass in pieces."""
         channels = self.channels
         chunk = channels * slice_bytes("all_reduce", "ring", self._named, self.communicator.buffer_bytes)
         chunk = max(chunk, -(-self.chunk_bytes // MOST_PIECES))
@@ -173,7 +173,7 @@ class PrimitivesCall(KernelCall):
         return {"sharing": "fifo", "channels": 0, "chunk": chunk, "o_send": slice_ps, "channel_bandwidth": cap}
 
     def _connection(self, channels: int, nbytes: int) -> int:
-        """Return the rate in B/s of all blocks of a connection for a message of `nbytes`; 0 means no limit."""
+        """Return the rate in B/s of all thread blocks for one peer, for a message of `nbytes`; 0 means no limit."""
         if self.protocol != "LL" or not nbytes:
             return channels * self._rate
         each = -(-nbytes // channels)
@@ -191,12 +191,12 @@ class PrimitivesCall(KernelCall):
 
     @property
     def _message(self) -> int:
-        """Return the bytes that all blocks of a connection send at a time."""
+        """Return the number of bytes that all thread blocks for one peer send at a time."""
         return int(min(self.params["chunk"], self.chunk_bytes))
 
     @property
     def _on_wire(self) -> int:
-        """Return the bytes of one block's message on the wire, with flags."""
+        """Return the bytes of one thread block's message on the wire, with the flags of the protocol."""
         return round(self._message / self.channels / self._wire)
 
     @property
@@ -214,7 +214,7 @@ class PrimitivesCall(KernelCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of blocks."""
+        """Return `launch_ps` by cause, in ps: launch, start of the protocol, delay of the last thread block."""
         kernels = self.kernels
         blocks = self.channels * max(1, self.traffic.peers)
         launch = self._one_launch + kernels.grid - kernels.grid // blocks
@@ -228,9 +228,9 @@ class PrimitivesCall(KernelCall):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PullCall(KernelCall):
-    """A schedule whose receivers load from their peers' memory, stage by stage, with barriers of flags around each
-    stage. Loads that are reduced go to all peers at once. Copies go to one peer after the other, so a stage lasts at
-    least one load per peer. Bytes in flight from a peer limit its bandwidth."""
+    """A schedule whose receivers load data from their peers' memory, stage by stage, with barriers of flags around each
+    stage. Loads that are reduced go to all peers at once. Loads that only copy go to one peer after the other, so a
+    stage lasts at least one load per peer. The bytes in flight from one peer limit the bandwidth from this peer."""
 
     @property
     def _pull(self) -> PullCosts:
@@ -238,7 +238,7 @@ class PullCall(KernelCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return parameters for engines. A rank loads from all peers at once."""
+        """Return the engine parameters. A rank loads from all peers at once."""
         load = self._pull.load
         cap = IN_FLIGHT * PS_PER_S // load if load else 0
         chunk = max(LEAST_PIECE, -(-self.chunk_bytes // PULLED_PIECES // LINE) * LINE)
@@ -253,7 +253,7 @@ class PullCall(KernelCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return `launch_ps` by cause, in ps: launch, flags, and loads that wait for each other."""
+        """Return `launch_ps` by cause, in ps: launch, flags of barriers, loads that wait for earlier loads."""
         pull = self._pull
         flags = round(pull.flag * math.log2(len(self.places)))
         stages = sum(each.times for each in self.traffic.rounds)
@@ -264,7 +264,7 @@ class PullCall(KernelCall):
         return {"launch": pull.launch, "flags": flags, "loads": waits}
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster loads."""
+        """Yield a description and costs, twice: launches take no time, and loads take half the time."""
         pull = self._pull
         yield "launches take no time", replace(self.costs, pull=pull.model_copy(update={"launch": 0}))
         yield "loads take half the time", replace(self.costs, pull=pull.model_copy(update={"load": pull.load // 2}))
@@ -274,14 +274,14 @@ class PullCall(KernelCall):
 class MultimemCall(PullCall):
     """An all-reduce in which the switch adds what ranks load and multicasts what they store: multimem of NVLink SHARP.
 
-    Each rank handles its share of the buffer: the share's sum crosses the rank's link down and up, beside all other
-    data. Links reach the share of NCCL's NVLS. A rank's loads are in flight to all ranks at once. The switch only knows
-    buffers of its own, so data are copied there and back.
+    Each rank handles its share of the buffer: the sum of this share crosses the rank's link down and up, beside all
+    other data. Links carry data as fast as in NCCL's NVLS. A rank's loads are in flight to all ranks at once. The
+    switch can only use buffers registered with it, so data are copied there and back.
     """
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return parameters for engines."""
+        """Return the engine parameters."""
         params = super().params
         return params | {"channel_bandwidth": params["channel_bandwidth"] * len(self.places)}
 
@@ -291,7 +291,7 @@ class MultimemCall(PullCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time of the call besides its transfers by cause, in ps."""
+        """Return the time in ps beside transfers, by cause; `copies` go to the switch's buffers and back."""
         copied = 0
         for link in self.rated.route(self.places[0], self.places[0]):  # the link of the memory, if the topology has one
             copied += int(self.rated.latencies[link])
@@ -301,9 +301,9 @@ class MultimemCall(PullCall):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MessagesCall(KernelCall):
-    """A schedule with one launch of grouped sends and receives per step, as NCCL's point-to-point messages.
+    """A schedule with one launch per step, of grouped sends and receives, as NCCL runs point-to-point messages.
 
-    `steps` holds, for each step of the traffic, how often it is played and NCCL's call for it.
+    `steps` holds, for each distinct step, how often the step is repeated, and NCCL's call for it.
     """
 
     executor: ClassVar[str] = "p2p"
@@ -311,7 +311,7 @@ class MessagesCall(KernelCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return parameters for engines. A rank serves all peers at once."""
+        """Return the engine parameters. A rank serves all peers at once."""
         kernels = self.kernels
         rates = [step.params(kernels)["channel_bandwidth"] for _, step in self.steps]
         return {"sharing": "fifo", "channels": 0, "channel_bandwidth": min(filter(None, rates), default=0)}
@@ -332,7 +332,7 @@ class MessagesCall(KernelCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return `launch_ps` by cause, in ps."""
+        """Return the parts of `launch_ps` by cause, in ps: launches, and starts of the protocol."""
         kernels, one = self.kernels, self._one_launch
         launches = sum(times * (one + step.wide_ps(kernels)) for times, step in self.steps)
         whole = sum(times * step.launch_ps(kernels, one, self.between) for times, step in self.steps)
@@ -343,8 +343,8 @@ MOST_RUN: Final = 100_000  # most transfers of all copies together: they take so
 
 
 def _rail_copies(scenario: Scenario, rated: Topology) -> tuple[int, ...]:
-    """Return the numbers of copies to try if the scenario's schedule leaves ranks without traffic between nodes: one,
-    and enough for all rails. Empty for a file's schedule, or if the scenario sets a number of copies."""
+    """Return the numbers of copies to try: 1, and enough for all rails (NICs of a node). Empty if already one copy lets
+    each rank send to other nodes, for a schedule from a file, or if the scenario sets the number."""
     places = placed(scenario, rated)
     node = [rated.node_of(place) for place in places]
     if scenario.model.copies or len(set(node)) < 2 or schedule_json.is_file(scenario.algorithm):
@@ -368,7 +368,7 @@ PULL: Final = "pull"
 
 
 class KernelExecutor(PlainExecutor):
-    """Lowers schedules to one kernel."""
+    """The executor that runs a schedule as one user-written kernel."""
 
     tunable = False
     protocols = (*get_args(Protocol), PULL)
@@ -376,7 +376,7 @@ class KernelExecutor(PlainExecutor):
     def lower(
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
     ) -> KernelCall:
-        """Return the call of a scenario; raises RefusedError if such kernels cannot run it."""
+        """Return the scenario's call; raises RefusedError if no user-written kernel can run it."""
         rated, places, comm = gpus_of(scenario, topology)
         between = least_between(rated, places)
         wires = wires_of(rated, places, comm, messages=True)
@@ -414,11 +414,11 @@ class KernelExecutor(PlainExecutor):
 
     @staticmethod
     def _slowest(rated: Topology, places: tuple[str, ...]) -> int:
-        """Return the B/s from the first GPU to the second, which is on another node."""
+        """Return the bandwidth from the first GPU to the second, in B/s; the GPUs are on different nodes."""
         return min(int(rated.bandwidths[link]) for link in rated.route(places[0], places[1]))
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Return a scenario per choice of `auto`, protocol (unless named) and number of copies (one, or all rails)."""
+        """Return a scenario for each choice left open: schedule, protocol, copies (1, or enough for all NICs)."""
         if scenario.algorithm in ("auto", "best"):
             named = [scenario.model_copy(update={"algorithm": name}) for name in self._schedules(scenario, topology)]
         else:
@@ -434,8 +434,8 @@ class KernelExecutor(PlainExecutor):
         return options
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
-        """Return the named protocol, else the protocols that NCCL uses on the machine; `pull` for a file in which
-        switches add."""
+        """Return the protocol that the scenario names, else those that NCCL uses on the machine; only `pull` for a
+        schedule file in which switches reduce."""
         if scenario.protocol not in ("none", "auto"):
             return [scenario.protocol]
         if schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).agents:
@@ -448,13 +448,13 @@ class KernelExecutor(PlainExecutor):
         return [protocol for protocol in PROTOCOLS if protocol in used]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return pairs of algorithm and protocol for the collective."""
+        """Return all pairs of a schedule and a protocol that can run the scenario's collective."""
         protocols = self.protocols_for(scenario, topology)
         return [(name, protocol) for name in self._schedules(scenario, topology) for protocol in protocols]
 
     def _schedules(self, scenario: Scenario, topology: Topology | None) -> list[str]:
-        """Return the schedules for the collective. Beyond SMALL ranks only algorithms of libraries and those with
-        groups count; `nvls`, in which a switch reduces, is only offered for `pull`."""
+        """Return the schedules to try for the collective. Above SMALL ranks only algorithms of libraries, and those
+        with groups, are tried. `nvls`, in which a switch reduces, is tried only with `protocol: pull`."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
         entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
@@ -465,18 +465,18 @@ class KernelExecutor(PlainExecutor):
         return served
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Return the algorithms that have a schedule for all of the collectives."""
+        """Return the algorithms that have a schedule for each of the collectives."""
         served = [set(registry.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
 
 
 def _added(scenario: Scenario) -> bool:
-    """Whether switches can reduce a call: an all-reduce whose type and operator switches have."""
+    """Whether NVSwitches can reduce a call's data: an all-reduce of a dtype and operator that they support."""
     return scenario.collective == "all_reduce" and tuner.switch_reduces(scenario.dtype, scenario.op)
 
 
 class MessagesExecutor(KernelExecutor):
-    """Lowers schedules to sends and receives, with one launch per step."""
+    """The executor that runs a schedule as sends and receives, with one launch per step."""
 
     protocols = ()
 
@@ -490,18 +490,18 @@ class MessagesExecutor(KernelExecutor):
         return MessagesCall(**fields, steps=steps, launches=max(1, sum(times for times, _ in steps)))
 
     def _step(self, scenario: Scenario, comm: Communicator, each: StepTraffic, chunk: int, between: int) -> NcclCall:
-        """Return NCCL's call for the messages of a step: `send_recv` for one peer, `all_to_all` for several."""
+        """Return NCCL's call for one step's messages: `send_recv` if ranks have one peer, else `all_to_all`."""
         message = max(scenario.itemsize, each.chunks * chunk)
         collective, ranks = ("send_recv", 1) if each.peers == 1 else ("all_to_all", comm.ranks)
         release = self.release(scenario)
         return call_choice.choose(comm, collective, message * ranks, scenario.itemsize, release, between=between)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Return a scenario for each choice of `auto`; NCCL chooses the protocols."""
+        """Return a scenario for each schedule if the algorithm is `auto`, of which the fastest is the answer."""
         if scenario.algorithm in ("auto", "best"):
             return [scenario.model_copy(update={"algorithm": name}) for name, _ in self.choices(scenario, topology)]
         return PlainExecutor.alternatives(self, scenario, topology)
 
     def protocols_for(self, scenario: Scenario, topology: Topology | None = None) -> list[str]:
-        """Return the scenario's protocol only: NCCL chooses it for messages."""
+        """Return only the scenario's own value of `protocol`: NCCL chooses the protocol of messages."""
         return [scenario.protocol]

@@ -1,4 +1,4 @@
-"""Lower calls for NCCL's kernels: one channel is simulated on the links of its route, and stands for all channels."""
+"""Turn calls into simulations of NCCL's kernels: one channel is simulated on its links, and stands for all channels."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a
 
 
 class LinkSort(NamedTuple):
-    """A class of links that serve alike: rated B/s, kind, whether they lead to a host, are used by a proxy or belong to
-    a NIC, and the number of `equal` trunks."""
+    """A class of links that are treated alike: rated B/s, kind, whether links lead to a host, whether a proxy (CPU
+    thread) sends over them, whether they belong to a NIC, and the number of `equal` trunks (links between switches)."""
 
     bandwidth: int
     kind: str
@@ -54,12 +54,11 @@ class LinkSort(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ChannelWires:
-    """The links of one channel between ranks at given places.
+    """The links of one channel between ranks on the devices `places`.
 
-    `rated` is the topology of its links as rated. `inner` are the kinds of links between ranks of a node; `between` are
-    the links that messages between neighbours take, on a node if possible. `host` are the links to hosts whose memory
-    stages data. `places` are the devices of ranks, `nodes` the ranks of each node, `down` the names of links without
-    bandwidth.
+    `rated` is the topology with rated bandwidths. `inner` holds the kinds of links between ranks of a node. `between`
+    numbers the links that messages between neighbouring ranks take, on a node if possible. `host` numbers the links to
+    hosts whose memory stages data. `nodes` holds the ranks of each node, `down` the names of links without bandwidth.
     """
 
     rated: Topology
@@ -73,8 +72,8 @@ class ChannelWires:
 
     @cached_property
     def sorts(self) -> tuple[list[LinkSort], Any]:
-        """Return the sorts of links that are served differently, and the number of each link's sort, (links,). Sorts
-        are few, so rates are computed per sort."""
+        """Return the classes of links that are treated alike, and each link's class number, (links,). There are few
+        classes, so rates are computed once per class."""
         rated, host = self.rated, np.zeros(len(self.rated.links), bool)
         host[list(self.host)] = True
         proxied = by_proxies(rated, self.inner) & (len(self.nodes) > 1)
@@ -87,14 +86,14 @@ class ChannelWires:
 
     @cached_property
     def equal(self) -> NDArray[np.float64]:
-        """Return the number of equal trunks for each trunk, over which channels of all NICs of a node spread, and
-        infinity for other links, which one NIC has for itself; float64 (links,)."""
+        """Return, for each link, the number of equal trunks (links between switches) over which the channels of all
+        NICs of a node spread; infinity for other links, because one NIC uses these alone. float64 (links,)."""
         sorts = alike(self.rated)
         found: NDArray[np.float64] = np.where(self.rated.trunks, np.bincount(sorts)[sorts], math.inf)
         return found
 
     def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
-        """Return the ranks of each node, those on `heads` first; heads number the node's GPUs that take part."""
+        """Return the ranks of each node, first those on the GPUs numbered `heads` (of the GPUs with ranks)."""
         order = {device: number for number, device in enumerate(self.rated.kinds)}
 
         def first(ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -106,10 +105,10 @@ class ChannelWires:
 
     @cached_property
     def contention(self) -> float:
-        """Return the average share of an all-to-all's time in which the receivers of the busiest NIC are busy with
-        messages of other NICs. Assumes that all pairs of nodes send as the first two do. The share is 0 for two nodes
-        with one switch per rail or one GPU each, and nearly 1 for many such nodes; NICs with fewer GPUs are idle in
-        between."""
+        """Return the average share of an all-to-all's time in which the receivers of the busiest NIC's messages are
+        busy with messages of other NICs. All pairs of nodes are assumed to send as the first two nodes do. The share is
+        0 for two nodes with one switch per rail or one GPU each, and nearly 1 for many such nodes: NICs with fewer GPUs
+        are idle in between."""
         others = len(self.nodes) - 1
         if not others:
             return 0.0
@@ -145,7 +144,7 @@ class ChannelWires:
         return found & self.rated.between_kinds(HOST)[:, 1]
 
     def leaving(self, *first: str) -> Any:
-        """Whether each link begins at a device of one of these kinds, bool (links,)."""
+        """Whether each link begins at a device of one of the kinds in `first`, bool (links,)."""
         return self.rated.between_kinds(*first)[:, 0]
 
     @cached_property
@@ -155,12 +154,12 @@ class ChannelWires:
 
     @cached_property
     def from_heads(self) -> Any:
-        """Whether each link begins at a GPU or a switch that reduces, bool (links,)."""
+        """Whether each link begins at a GPU or at a switch that reduces data, bool (links,)."""
         return self.leaving("gpu", "nvswitch")
 
 
 def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
-    """Whether a GPU's proxy sends data to a NIC over each link, bool (links,); `inner`: kinds of links in nodes."""
+    """Whether a GPU's proxy (CPU thread) sends over each link to a NIC, bool (links,); `inner`: kinds in nodes."""
     gpu = rated.between_kinds("gpu")
     beyond = np.array([kind not in inner for kind in rated.link_kinds], bool)
     outer: NDArray[np.bool_] = (gpu[:, 0] != gpu[:, 1]) & beyond
@@ -171,9 +170,9 @@ def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
 
 
 def entered(rated: Topology, places: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the devices of ranks, rotated within each node so that the first one is beside a NIC, where NCCL's
-    channels enter. Otherwise, if NCCL_IB_HCA excludes the first NICs, the simulated channel would cross the node's
-    processors, as no channel of NCCL does."""
+    """Return the devices of ranks, rotated within each node so that the first device is beside a NIC, where NCCL's
+    channels enter the node. Without this rotation, if NCCL_IB_HCA excludes the first NICs, the simulated channel would
+    cross the node's processors, which no channel of NCCL does."""
     if rated.nodes < 2 or _beside_nic(rated, places[0]):
         return places
     nodes = list(grouped(places, rated.node_of).values())
@@ -182,7 +181,7 @@ def entered(rated: Topology, places: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _beside_nic(rated: Topology, device: str) -> bool:
-    """Whether a NIC is next to a device, or behind the switch next to it."""
+    """Whether a NIC is directly linked to a device, or linked to a PCIe switch next to the device."""
     ahead, kinds = rated.wiring.ahead, rated.kinds
     near = list(ahead[device])
     behind = (other for each in near if kinds[each] == "pcie_switch" for other in ahead[each])
@@ -197,7 +196,7 @@ _WIRES: Final[LruCache[ChannelWires]] = LruCache(
 
 
 def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
-    """Return the links of a channel of `comm` on ranks at `places`; `messages`: point-to-point, over direct links."""
+    """Return the links of a channel of `comm` between `places`; `messages`: point-to-point messages on direct links."""
     key = rated, places, messages, staged(comm), comm.p2p_level  # nothing else of `comm` decides
     return _WIRES.get(key, lambda: _found(rated, places, comm, messages))
 
@@ -221,8 +220,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
 
 
 def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
-    """Return the topology with all links out of a node as slow as the slowest one. Channels use all of these links, but
-    only one channel is simulated, and a call ends with its slowest channel."""
+    """Return the topology with all similar links out of a node as slow as the slowest of them. Channels use all these
+    links, but only one channel is simulated, and a call ends with its slowest channel."""
     bandwidths, sorts = rated.bandwidths, alike(rated)
     least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
     np.minimum.at(least, sorts, bandwidths)
@@ -231,8 +230,8 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 
 
 def alike(rated: Topology) -> Numbers:
-    """Return the number of each link's sort. Two links have one sort if they join devices of the same kinds in or
-    between the same nodes, or if they are trunks between switches of the same sorts."""
+    """Return each link's class number (links,). Two links are in one class if they join devices of the same kinds in or
+    between the same nodes, or if they are trunks between switches of the same classes."""
     switches = _switches(rated) if rated.trunks.any() else {}
     kinds = rated.of_ends(numbers_of(rated.kinds.values()))
     nodes = rated.of_ends(numbers_of(map(rated.node_of, rated.kinds)))
@@ -244,8 +243,8 @@ def alike(rated: Topology) -> Numbers:
 
 
 def _switches(rated: Topology) -> dict[str, int]:
-    """Return the sort of each switch between nodes, by colour refinement: two switches have one sort if they are joined
-    to the same nodes and to switches of the same sorts."""
+    """Return the class number of each switch between nodes, by colour refinement: two switches are in one class if they
+    are joined to the same nodes and to switches of the same classes."""
     joined: dict[str, list[str]] = defaultdict(list)
     out = rated.of_ends([node is None for node in map(rated.node_of, rated.kinds)])[:, 0]
     for link in np.flatnonzero(out).tolist():
@@ -262,8 +261,8 @@ def _switches(rated: Topology) -> dict[str, int]:
 
 
 class _LinkShares(NamedTuple):
-    """The B/s of a channel on each link, and what they would be if only links limited it. Then for each sort of links
-    the cause that limits the rate there, with its share of the time."""
+    """A channel's B/s on each link, and its B/s there if only links limited it. `paces` holds, for each class of links,
+    the cause that limits the rate, and the share of the time that belongs to this cause."""
 
     bandwidths: Index
     links: Index
@@ -272,7 +271,7 @@ class _LinkShares(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GpuCall(PlainCall):
-    """A call that GPU kernels run over `wires`. `network_costs` returns the costs of NICs that the profile lacks."""
+    """A call that GPU kernels run over `wires`. `network_costs` has costs of NICs that the GPUs' profile lacks."""
 
     wires: ChannelWires
     network_costs: Profile
@@ -285,16 +284,16 @@ class GpuCall(PlainCall):
 
     @cached_property
     def transport(self) -> Transport:
-        """Return costs of messages between nodes under the scenario's `env`: the profile's, else the NICs'."""
+        """Return the costs of messages between nodes, of the profile or else of its NICs, under `env`."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
     @property
     def network(self) -> Topology:
-        """Return the topology with the call's bandwidths and latencies."""
+        """Return the topology with the bandwidths and latencies that the call gets."""
         return with_rates(self.rated, self.bandwidths, self.latencies)
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
-        """Yield costs with free launches, and costs with faster hops if blocks of one `kind` send all messages."""
+        """Yield a description and costs: free launches; for calls of one `kind` of block, hops of half the time."""
         yield "launches take no time", self.costs.launched_free
         if self.kind is None:
             return
@@ -307,9 +306,8 @@ class GpuCall(PlainCall):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NcclChannel(GpuCall):
-    """One channel of a call of NCCL; all channels do the same at the same time. `one_way`: each rank sends one message,
-    as in pipelines, instead of a ring of send_recv.
-    """
+    """One simulated channel of an NCCL call; all channels do the same at the same time. `one_way`: each rank sends one
+    message, as in pipelines, while send_recv is usually a ring."""
 
     whole: ClassVar[bool] = False
     executor: ClassVar[str] = "nccl"
@@ -319,12 +317,12 @@ class NcclChannel(GpuCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on kernels."""
+        """Return the engine parameters that depend on the costs of kernels."""
         return self.call.params(self.kernels)
 
     @cached_property
     def point(self) -> Scenario:
-        """Return the scenario of one channel, with its share of the bytes."""
+        """Return the scenario of the one simulated channel, with this channel's share of the bytes."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params)))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
@@ -335,7 +333,7 @@ class NcclChannel(GpuCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return `launch_ps` by cause, in ps: launch, start of the protocol, spread of channels."""
+        """Return `launch_ps` by cause, in ps: launch, start of the protocol, and delay of the last channel."""
         kernels, bandwidth, one = self.kernels, self._slowest, self._one_launch
         late = self.call.late_ps(kernels, self.costs.host.late_ps(self.processes), bandwidth)
         whole = self.call.launch_ps(kernels, one, bandwidth) + late
@@ -344,8 +342,8 @@ class NcclChannel(GpuCall):
 
     @cached_property
     def _slowest(self) -> int:
-        """Return the least B/s of links between neighbours, without the pace at which a ring hands on: buffers of
-        connections hide a slower ring from a rank's own block and from the spread of channels."""
+        """Return the least B/s of links between neighbours, regardless of how fast a ring passes data on: buffers of
+        connections hide a slower ring from a rank's own thread block and from the delay between channels."""
         return int(self._shares.links[list(self.wires.between)].min())
 
     @property
@@ -355,8 +353,8 @@ class NcclChannel(GpuCall):
 
     @property
     def paces(self) -> dict[int, tuple[str, float]]:
-        """Return the numbers of links on which proxies or blocks of channels are slower than the link, and of links to
-        a host's memory, with the cause and its share of their time."""
+        """Return, by link number, what else than the link limits its rate: proxies (CPU threads), a channel's thread
+        blocks, or a host's memory. Each entry is the cause and its share of the link's time."""
         paces = self._shares.paces
         return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
@@ -392,9 +390,9 @@ class NcclChannel(GpuCall):
 
     @property
     def latencies(self) -> Index:
-        """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has the hop's
-        latency. A link between a NIC and the network has half of the extra time there; a link to a host has the extra
-        time through its memory. Other links have none: the block that takes part in a hop spends the time."""
+        """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has its latency.
+        A link between a NIC and a switch has half of the extra time of a hop between nodes. A link to a host has the
+        extra time through its memory. Other links have none: the hop's thread block spends the time."""
         kernels, wires = self.kernels, self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
         net += self.call.filled_ps(kernels, self._slowest)
@@ -407,27 +405,27 @@ class NcclChannel(GpuCall):
 
     @property
     def capacities(self) -> NDArray[Any]:
-        """Return the B/s by which the bytes counted on each link are divided for its utilisation, (links,). Bytes on
-        one link to the network stand for all rails. A part of the bytes that a GPU forwards within its node left it in
-        channels that are not simulated. Point-to-point messages may use more of a link than rings do."""
+        """Return, for each link, the B/s that the counted bytes are divided by to give its utilisation, (links,). Bytes
+        on one link to the network stand for all rails (NICs of a node). Some bytes that a GPU forwards within its node
+        leave it in channels that are not simulated. Point-to-point messages may use more of a link than rings do."""
         links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
         capacities: NDArray[Any] = super().capacities * links
         return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 
     @property
     def nics(self) -> int:
-        """Return the number of NICs of a node that channels use; the simulated channel uses one."""
+        """Return the number of NICs of a node that the call's channels use; the simulated channel uses one."""
         return math.ceil(self.call.rails)
 
     @property
     def rail_shares(self) -> NDArray[np.float64]:
-        """Return the share of each link that one NIC's channels have if those of all NICs use it, float64 (links,)."""
+        """Return, for each link, the share that one NIC's channels get while all NICs' use it, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
         return shares
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Return for each used link the links that carry equal traffic in channels of other NICs: links of its sort,
-        first those that carry nothing else."""
+        """Return, for each link number in `used`, this link and the links that carry equal traffic in channels of other
+        NICs: links of its class, first those that carry nothing else."""
         sorts, count = alike(self.rated).tolist(), self.nics
         links = grouped(range(len(sorts)), sorts.__getitem__)
         kinds = self.rated.link_kinds
@@ -442,7 +440,7 @@ class NcclChannel(GpuCall):
 
 
 class NcclExecutor(PlainExecutor):
-    """Lowers calls to NCCL's kernels."""
+    """The executor that runs calls as NCCL's kernels do."""
 
     tunable = False
     protocols = get_args(Protocol)
@@ -454,9 +452,9 @@ class NcclExecutor(PlainExecutor):
     def lower(
         self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None
     ) -> NcclChannel:
-        """Return NCCL's call of a scenario; raises RefusedError if its kernels cannot run it.
+        """Return the scenario's call as NCCL runs it; raises RefusedError if NCCL's kernels cannot run it.
 
-        A send_recv may be one message of each rank (`direct`), with the costs of one message of a ring.
+        With the algorithm `direct`, each rank of a send_recv sends one message, at the costs of a ring's message.
         """
         if scenario.collective == "send_recv" and scenario.algorithm == "direct":
             both_ways = scenario.model_copy(update={"algorithm": "auto"})
@@ -519,14 +517,14 @@ class NcclExecutor(PlainExecutor):
         )
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Return NCCL's own choice for `auto`, and all choices that it could make for `best`."""
+        """Return the scenario itself, for which NCCL chooses; for `best` one scenario for each choice that NCCL has."""
         if scenario.algorithm != "best":
             return [scenario]
         named = [{"algorithm": a, "protocol": p} for a, p in self.choices(scenario, topology)]
         return [scenario.model_copy(update=names) for names in named]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return pairs of NCCL's algorithms and protocols (or the named one); raises RefusedError if there are none."""
+        """Return pairs (algorithm, protocol) that NCCL can run, with the named protocol only; else RefusedError."""
         if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
             pairs = [
                 (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
@@ -545,13 +543,13 @@ class NcclExecutor(PlainExecutor):
         return left
 
     def algorithms(self, collectives: Collection[str]) -> list[str]:
-        """Return the algorithms that NCCL has for all of the collectives."""
+        """Return the algorithms that NCCL has for each of the collectives."""
         served = [set(algorithm_names.names(collective)) for collective in collectives]
         return sorted(set.intersection(*served)) if served else []
 
 
 def _is_usual(call: NcclCall, env: NcclEnv) -> bool:
-    """False if the user sets channels, buffers, chunks of messages or NICs, as no row was measured with that."""
+    """Whether the user sets no channels, buffers, message chunks or NICs; no row was measured with such settings."""
     comm = call.communicator
     buffers = call.kind in ("Simple", "P2P") and comm.buffer_bytes is not None
     between = call.kind == "P2P" and (comm.net_chunk_bytes is not None or not comm.pxn)
@@ -560,7 +558,7 @@ def _is_usual(call: NcclCall, env: NcclEnv) -> bool:
 
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
-    """Whether buffers are windows of all ranks and symmetric kernels serve the call: a sum of floats."""
+    """Whether NCCL's symmetric kernels run the call: buffers are windows of all ranks, and floats are summed."""
     asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
     one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
     by_itself = one_process and gpus > 1 and registered_by_itself(release)
@@ -568,14 +566,14 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
-    """Return the least bandwidth from the first GPU to another GPU of its node, in B/s."""
+    """Return the least bandwidth of links from the first GPU to other GPUs of its node, in B/s; 0 if it is alone."""
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
 
 
 def _nccl_name(scenario: Scenario, library: str) -> Any:
-    """Return NCCL's algorithm that a scenario names, by NCCL's name or by the name of its schedule."""
+    """Return NCCL's own name of the algorithm that a scenario names, by NCCL's name or by its schedule's name."""
     if scenario.algorithm == "auto":
         return "auto"
     names, name = (
@@ -589,12 +587,12 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
 
 
 def system_of(scenario: Scenario) -> str | None:
-    """Return the scenario's system, or the file of its topology."""
+    """Return the name of the scenario's system, or of its topology file; None without either."""
     return scenario.topology.system or scenario.topology.file
 
 
 def gpus_of(scenario: Scenario, topology: Topology | None) -> tuple[Topology, tuple[str, ...], Communicator]:
-    """Return the rated topology, the GPUs of ranks and their communicator. Raises RefusedError for fewer than two."""
+    """Return the topology as rated, the GPUs of ranks, their communicator. RefusedError for fewer than two ranks."""
     rated = topology or rated_topology(scenario)
     places = placed(scenario, rated)
     if len(places) < 2:
@@ -603,8 +601,8 @@ def gpus_of(scenario: Scenario, topology: Topology | None) -> tuple[Topology, tu
 
 
 def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[int, ...] | None]:
-    """Return the number of nodes of ranks at `places`, and the numbers of their GPUs if these are the same on each
-    node. Raises RefusedError unless each node has as many ranks."""
+    """Return the number of nodes with ranks (on the devices `places`), and the GPU numbers that ranks use on a node,
+    None if nodes differ in them. Raises RefusedError if nodes have different numbers of ranks."""
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
@@ -617,8 +615,8 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
 
 
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
-    """Return the communicator of ranks at `places` under the scenario's `env`. Raises RefusedError for nodes with
-    different numbers of ranks, and for bare hosts."""
+    """Return the communicator of ranks on the devices `places`, under the scenario's `env`. Raises RefusedError if
+    nodes have different numbers of ranks, and for hosts without GPUs."""
     name = system_of(scenario)
     if name is None:
         raise RefusedError(f"{rated.name} has no GPUs to run NCCL kernels; take a profile without kernels")

@@ -1,4 +1,4 @@
-"""The topology of a point, its links as rated or with a profile's rates, and the devices of its ranks."""
+"""The topology of a point, with rated bandwidths or with a profile's rates, and the device of each rank."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _TOPOLOGIES: Final[LruCache[Topology]] = LruCache(4_000_000, lambda topology: le
 
 
 def topology_of(scenario: Scenario) -> Topology:
-    """Return the topology of a scenario, its links with the profile's rates."""
+    """Return the topology of a scenario, with the bandwidths and latencies that its profile gives to links."""
     return served_by(rated_topology(scenario), load_profile(scenario.profile).links)
 
 
 def rated_topology(scenario: Scenario) -> Topology:
-    """Return the topology of a scenario with rated links; it is cached for all points that share it."""
+    """Return the topology of a scenario with rated bandwidths; points with the same topology share one object."""
     spec, seed, unused = scenario.topology, scenario.seed, tuple[str, ...]()
     if scenario.env.NCCL_IB_HCA and topology_builder.nodes_of(spec) > 1 and (machine := machine_of(scenario)):
         unused = tuple(f"nic{number}" for number in scenario.env.unused_nics(machine))
@@ -72,7 +72,7 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
 
 
 def network_of(system: str | None) -> Profile:
-    """Return, for a system's NICs, the costs of hops between nodes and the scales of cables; empty without NICs."""
+    """Return a system's NIC profile: costs of hops between nodes, factors of cables. It is empty without NICs."""
     nic = topology_builder.load_system(system).nic if system else None
     if nic is None:
         return Profile(name="none")
@@ -82,8 +82,8 @@ def network_of(system: str | None) -> Profile:
 
 
 def network_under(scenario: Scenario) -> Profile:
-    """Return the profile with the costs of messages between nodes: the scenario's own, the one after `+` in its name,
-    or that of the system's NICs."""
+    """Return the profile with the costs of messages between nodes: the scenario's own profile if it has them or names
+    them after a `+`, else that of the system's NICs."""
     name = scenario.profile
     own = load_profile(name)
     if own.transport is None:
@@ -92,8 +92,8 @@ def network_under(scenario: Scenario) -> Profile:
 
 
 def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None = None) -> dict[str, LinkScale]:
-    """Return the kinds of links that, under the machine's own profile or `costs`, carry more payload than rated. Each
-    has the share of the rated bandwidth that the best of NCCL's protocols reaches."""
+    """Return the kinds of links that carry more payload than rated, under the machine's own profile or `costs`. Each
+    kind gets the factor (above 1) of its rated bandwidth that the best of NCCL's protocols reaches."""
     machine = machine_of(scenario)
     own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = rated.kinds_within_nodes()
@@ -111,8 +111,8 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
 
 
 def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
-    """Return a topology with links scaled by kind, and unchanged routes; `rated` itself if nothing changes. It is
-    cached, so equal scales give one object. Raises TopologyError if a link gets too large."""
+    """Return the topology with link rates scaled by kind and unchanged routes; `rated` itself if nothing changes.
+    Results are cached, so equal scales give one object. Raises TopologyError if a link's rate gets too large."""
 
     def served() -> Topology:
         if not scales.keys() & set(rated.link_kinds):
@@ -125,14 +125,14 @@ def served_by(rated: Topology, scales: Mapping[str, LinkScale]) -> Topology:
 
 
 def with_rates(rated: Topology, bandwidths: Numbers, latencies: Numbers) -> Topology:
-    """Return a topology with other bandwidths (B/s) and latencies (ps), each int64 (links,); it is cached, so equal
-    rates give one object."""
+    """Return the topology with other bandwidths (B/s) and latencies (ps), each int64 (links,). Results are cached, so
+    equal rates give one object."""
     key = rated, bandwidths.tobytes(), latencies.tobytes()
     return _TOPOLOGIES.get(key, lambda: rated.with_rates(bandwidths, latencies))
 
 
 def scaled(topology: Topology, scales: Mapping[str, LinkScale]) -> tuple[Numbers, Numbers]:
-    """Return bandwidths (B/s) and latencies (ps) of links for payload, scaled by kind, each int64 (links,)."""
+    """Return links' bandwidths (B/s) for payload and latencies (ps), scaled by kind of link, each int64 (links,)."""
     kinds, rates = np.array(topology.link_kinds), np.array([topology.bandwidths, topology.latencies])
     factors = np.ones(rates.shape)
     for kind, scale in scales.items():
@@ -166,7 +166,7 @@ def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
 
 
 def arrivals_of(scenario: Scenario, n: int) -> dict[int, int]:
-    """Return the times in ps at which some of `n` ranks arrive; the others arrive at 0. Raises InputError."""
+    """Return the arrival times in ps by rank, of `n` ranks; ranks not listed arrive at 0. Raises InputError."""
     arrivals = scenario.arrivals or {}
     for rank in arrivals:
         if not 0 <= rank < n:

@@ -1,4 +1,4 @@
-"""Predict one point, and make the row of its results."""
+"""Predict one point, and make its row of results."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def predict(
     related: bool = False,
     keep: Keep = "auto",
 ) -> Prediction:
-    """Simulate one point without disturbances. `topology`, with links as rated, replaces the scenario's topology, and
-    `costs` the profile's. With `related` the profile may be of another GPU generation. `keep`: see `Policy`; what is
-    not kept is made when asked for.
+    """Simulate one point without random disturbances. `topology` (with rated bandwidths) replaces the scenario's
+    topology, and `costs` replaces the profile's costs. With `related` the profile may be of another GPU generation. For
+    `keep` see `Policy`; a program or timeline that was not kept is computed when asked for.
 
-    Raises InputError for what the user can mend, RefusedError when an algorithm cannot serve, StuckError when the run
-    cannot finish, ScheduleError when the proof fails.
+    Raises InputError for what the user can mend, RefusedError if an algorithm cannot serve the point, StuckError if the
+    run cannot finish, ScheduleError if the proof of the schedule fails.
     """
     if isinstance(point, Point):
         with point.placing():
@@ -87,8 +87,8 @@ def predict(
 
 
 def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultRow:
-    """Return the row of results of a simulated point. A workload of one call gets the call's row, except for the
-    columns of workloads. `elsewhere`: see `judge`."""
+    """Return the row of results of a predicted point. A workload of a single call gets the row of this call, except for
+    the columns of workloads. For `elsewhere` see `judge`."""
     if isinstance(prediction, StepPrediction) and prediction.only:
         own = {name: getattr(_row(prediction, elsewhere), name) for name in _OF_WORKLOADS}
         return replace(row(prediction.only, elsewhere), **{**own, **prediction.facts})
@@ -141,7 +141,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
 
 
 def _called(prediction: Prediction) -> str:
-    """Return the algorithm that ran, by NCCL's name if that was requested: its ring of broadcast is a chain."""
+    """Return the algorithm that ran, by NCCL's name if the user gave that: NCCL's `ring` broadcast is a chain."""
     asked, scenario = prediction.asked, prediction.scenario
     by_name = {} if scenario.workload else algorithm_names.names(scenario.collective)
     same = asked in by_name and algorithm_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
@@ -149,12 +149,12 @@ def _called(prediction: Prediction) -> str:
 
 
 def busiest_link(prediction: Prediction) -> Binding | None:
-    """Return the link that is busy for the longest share of the time, or None."""
+    """Return the link that is busy for the longest share of the time; None if no link carries data."""
     return link_usage.binding(prediction.totals, prediction.links.capacities, prediction.time_ps)
 
 
 def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None) -> dict[str, object]:
-    """Return the result columns of confidence. No workload was measured, but its calls may have been."""
+    """Return a row's columns on confidence and intervals. Workloads have no measured rows: they are "modelled"."""
     scenario, profile = prediction.scenario, load_profile(prediction.scenario.profile)
     if not isinstance(prediction, CallPrediction):
         return {"confidence": "modelled"} if follows(profile, scenario.model) else {}
@@ -183,7 +183,7 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
 
 
 def place(prediction: Prediction) -> str:
-    """Return the profile of a call's NICs, or the kind of links between GPUs if it stays on a node."""
+    """Return the name of the NICs' profile for a call between nodes, else the kind of links between its GPUs."""
     if prediction.nodes > 1:
         if named := transport_of(prediction.scenario.profile):
             return named
@@ -194,8 +194,8 @@ def place(prediction: Prediction) -> str:
 
 
 def _is_shipped(record: Calibration) -> bool:
-    """Whether a record is of a shipped profile, even in another profile: a profile fitted to a machine's host costs
-    alone keeps the shipped costs of GPUs."""
+    """Whether the record of a fit (`record`) is that of a shipped profile. Another profile may hold it too: one that
+    was fitted only to a machine's host costs keeps the shipped costs of GPUs and their record."""
     profiles = map(load_network, shipped_profiles())
     parts = [part for each in profiles for part in (each, each.host, each.graph, each.pull)]
     known = [part.calibration for part in parts if part and part.calibration]
@@ -203,7 +203,7 @@ def _is_shipped(record: Calibration) -> bool:
 
 
 def lent(prediction: Prediction) -> bool:
-    """Whether the costs of calls were fitted to another model of GPU than the machine's, or to an unknown one."""
+    """Whether the costs of a call were fitted to another model of GPU than the machine's, or to an unknown model."""
     record, spec = load_profile(prediction.scenario.profile).calibration, prediction.scenario.topology
     if record is None or record.topology in (spec.system, spec.title):
         return record is None
@@ -214,7 +214,7 @@ def lent(prediction: Prediction) -> bool:
 
 
 def _transport(prediction: Prediction) -> str | None:
-    """Return the name of the profile of messages between nodes if it is not part of the GPUs' profile, else None."""
+    """Return the profile of messages between nodes (its name) if the GPUs' profile lacks them, else None."""
     name = prediction.scenario.profile
     own = load_profile(name)
     apart = own.kernels is not None and (own.transport is None or transport_of(name) is not None)
@@ -222,12 +222,12 @@ def _transport(prediction: Prediction) -> str | None:
 
 
 def asked_of(scenario: Scenario) -> str:
-    """Return the algorithm that a scenario requests: its own, or that of its workload's calls."""
+    """Return the algorithm that a scenario requests, for its collective or for the calls of its workload."""
     return scenario.workload.algorithm if scenario.workload else scenario.algorithm
 
 
 def describe(scenario: Scenario, status: str, **marks: Any) -> ResultRow:
-    """Return a row of results with only the columns that need no run."""
+    """Return a row of results with only the columns known without a run; `status` says e.g. `refused: …`."""
     return ResultRow(status=status, **_described(scenario), **marks)
 
 

@@ -1,4 +1,4 @@
-"""Predictions: what an engine ran for a point, and the times and numbers computed from that run."""
+"""Predictions: what an engine ran for a point, and the times and other numbers computed from this run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 
 
 class ProgramRun:
-    """A program that an engine ran for a point. Program and timeline are computed again on demand if not kept."""
+    """A program that an engine ran for a point. If its program or timeline was not kept, it is computed on demand."""
 
     def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
         self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine
@@ -47,32 +47,32 @@ class ProgramRun:
 
     @cached_property
     def program(self) -> Program:
-        """Return the program as it was bound."""
+        """Return the program with its sizes and with the routes as planned."""
         return self.make()
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Return the times of all events."""
+        """Return the start and end of every transfer, computed now if the run did not keep it."""
         return run(self.program, policy(self.point, "hops")).timeline
 
     @property
     def went(self) -> Program:
-        """Return the program with the routes that its transfers took in the end, as in the timeline."""
+        """Return the program with the routes that its transfers finally took (faults may reroute them)."""
         return self.program.as_it_went(self.timeline.way)
 
     @property
     def timed(self) -> bool:
-        """Whether the timeline has been made."""
+        """Whether the timeline is already in memory."""
         return "timeline" in vars(self)
 
 
 def policy(point: Scenario, keep: Keep = "auto") -> Policy:
-    """Return the policy of a run: the engine and the shortcuts that the point allows, and what to `keep`."""
+    """Return how to run a point: with which engine, with or without shortcuts, and what to `keep`."""
     return Policy("event" if point.engine == "event" else "auto", point.shortcuts == "on", keep)
 
 
 class PlannedCall(NamedTuple):
-    """A call of a plan: as lowered by its executor, the level of its schedule's proof, and its bound program."""
+    """A call of a workload's plan: as its executor lowered it, how its schedule was proved, and its bound program."""
 
     lowered: PlainCall
     proved: str
@@ -83,7 +83,7 @@ PlannedCalls = dict[tuple[CollectiveCall, tuple[int, ...]], PlannedCall]  # by c
 
 
 class CountedLinks(NamedTuple):
-    """The links on which totals count bytes, by name, kind and B/s: the topology's, and further ones of its calls."""
+    """The links on which a run counts bytes, by name, kind and B/s: the topology's, then those that only calls have."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -92,10 +92,10 @@ class CountedLinks(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlanTasks:
-    """The tasks of a joined program. `rank`, `kind` and `duration` (ps) of each task, (tasks,), are computed on demand.
-    By operation, whose tasks are adjacent: its `ranks`, its kind, and one duration for all or one for each. `alone`
-    returns the plan's time in ps with other durations, composed from separate runs of its calls; None if calls meet on
-    a link, or if the point forbids shortcuts."""
+    """The tasks of a workload's joined program; an operation has one task for each of its ranks. `ranks`, `kinds` and
+    `durations` (ps; one for all, or one for each rank) are lists by operation; `rank`, `kind` and `duration` are arrays
+    by task, (tasks,), made on demand. `alone` returns the plan's time in ps under other durations, without a joint run.
+    It returns None if calls share a link, or if the point forbids shortcuts."""
 
     ranks: Sequence[NDArray[Any]]
     kinds: Sequence[int]
@@ -121,13 +121,13 @@ class PlanTasks:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Prediction:
-    """The predicted time of one point, and the simulation from which it follows.
+    """The predicted time of one point, and the simulation that gave this time.
 
     A collective gives a `CallPrediction`, a workload a `StepPrediction`. Most users need `time_us`, `verdict`,
-    `algorithm`, `busbw`, `timeline` and `links`. `scenario` holds the keys of the point, with the choice of the
-    algorithm; `asked` is the algorithm that the point named. `totals` counts the bytes on links, for all channels. `n`
-    is the number of all ranks. `launch_ps` is the time before the program begins. `host_ps` is the time of the host for
-    a call. A step has neither, because its plan contains the launches. `struck` are the faults that happened.
+    `algorithm`, `busbw`, `timeline` and `links`. `scenario` holds the keys of the point, with the chosen algorithm;
+    `asked` is the algorithm that the point names. `totals` counts the bytes on links, for all channels. `n` is the
+    number of all ranks. `launch_ps` is the time before the first transfer. `host_ps` is the host's time for a call.
+    Both are 0 for a workload, whose plan contains the launches. `struck` lists the faults that happened.
 
     >>> from simcoll import predict
     >>> hosts = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "1 GB/s", "latency": "1 us"}}
@@ -171,13 +171,13 @@ class Prediction:
 
     @property
     def lead(self) -> dict[str, int]:
-        """Time before the first transfer by cause, in ps. Empty for a step, because its plan contains the launches."""
+        """Time before the first transfer by cause, in ps. Empty for a workload, whose plan contains the launches."""
         return {}
 
     @cached_property
     def rails(self) -> dict[int, tuple[int, ...]]:
-        """For each link that the program used: the numbers of all links that carry equal bytes at equal times. A call
-        of NCCL is simulated on one channel, which stands for several."""
+        """For each link number that the program used: the numbers of all links that carry equal bytes at equal times.
+        An NCCL call is simulated on one channel, which stands for all its channels."""
         return {link: (link,) for link in self._used}
 
     @property
@@ -203,8 +203,8 @@ class Prediction:
 
     @property
     def staged(self) -> Staged | None:
-        """Data that arrived at a receiver while their place was still in use. None if the timeline was not kept, or if
-        the simulation did not run one whole collective."""
+        """Data that reached a receiver while the memory for them was still in use. None if the timeline was not kept,
+        or if the simulation did not run one whole collective."""
         return None
 
     @cached_property
@@ -219,8 +219,8 @@ class Prediction:
 
     @cached_property
     def called_ps(self) -> int:
-        """Time of the GPUs in ps: from the launch to the end of the last transfer. It is not shorter than the delay of
-        the last rank."""
+        """Time of the GPUs in ps, from the launch to the end of the last transfer; at least the last rank's arrival
+        time."""
         return self._until(self.totals.makespan_ps) + self.launch_ps
 
     def _until(self, makespan_ps: int) -> int:
@@ -269,7 +269,7 @@ class Prediction:
 
     @property
     def sharing(self) -> str:
-        """How messages share links: `fair` or `fifo`."""
+        """How messages share a link: `fair` (at the same time) or `fifo` (one after the other)."""
         ways = dict.fromkeys(call.lowered.point.params().sharing for call in self.planned)
         return ", ".join(ways) or self.scenario.params().sharing
 
@@ -309,8 +309,8 @@ class Prediction:
 
     @property
     def program(self) -> Program:
-        """The simulated program: the schedule with its sizes, channels and routes. Routes are those that transfers took
-        in the end. A long program is computed only when you ask for it."""
+        """The simulated program: the schedule with its sizes and channels, and the routes that transfers finally took.
+        A long program is computed only when you ask for it."""
         return self.run.went if self.run.program.changes else self.run.program
 
     @property
@@ -320,8 +320,8 @@ class Prediction:
 
     @cached_property
     def links(self) -> CountedLinks:
-        """The links, with the bandwidth for the bytes that are counted on each. For a link to the network in a call of
-        NCCL, it is the bandwidth of all NICs that the call uses. For a link with a fault, it is the mean bandwidth of
+        """The links, each with the bandwidth for the bytes counted on it. For a link to the network in an NCCL call
+        this is the bandwidth of all NICs that the call uses. For a link with a fault it is the mean bandwidth during
         the run."""
         links = self.counted
         if not self.scenario.striking:  # else a long program would be made
@@ -341,41 +341,41 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CallPrediction(Prediction):
-    """The prediction of a call; `source` is its schedule, or the stream of its steps."""
+    """The prediction of one collective call; `source` is its schedule, or the stream of the schedule's steps."""
 
     source: AnySchedule
 
     @property
     def lowered(self) -> PlainCall:
-        """Return the call as engines run it."""
+        """Return the call as its executor turned it into a simulation."""
         return self.planned[0].lowered
 
     @property
     def steps(self) -> int:
-        """Return the number of steps of its schedule."""
+        """Return the number of steps of the call's schedule."""
         return self.source.n_steps
 
     @property
     def staged(self) -> Staged | None:
-        """Return the writes that waited at receivers; None if the timeline was not kept or is not of one whole call."""
+        """Return the data that waited at receivers; None if no timeline was kept, or not of the whole call."""
         whole = self.lowered.whole and not self.scenario.in_buckets
         return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time before the program begins by cause, in ps."""
+        """Return the time in ps before the first transfer, by cause, e.g. {"launch": 5_000_000}."""
         waited = {"host": self.waited_ps} if self.waited_ps else {}
         return {**waited, **self.lowered.lead}
 
     @cached_property
     def rails(self) -> dict[int, tuple[int, ...]]:
-        """Return, for each used link, by number, the links that carry the same at the same time."""
+        """Return, for each link number in use, the numbers of links that carry equal bytes at equal times."""
         return self.lowered.rails(self._used)
 
     def retimed(self, costs: CostSetting) -> int:
-        """Return the time under other costs, in ps.
+        """Return the time in ps that the call takes under other costs.
 
-        Schedule, proof, routes and dependencies do not depend on costs, and are kept if the program is.
+        Schedule, proof, routes and dependencies do not depend on costs; they are reused if the program was kept.
         """
         apart = self.scenario.striking or self.scenario.in_buckets  # links change, or there are several calls
         if costs is self.costs or apart or self.run.totals.messages > MOST_HELD:
@@ -393,9 +393,9 @@ class CallPrediction(Prediction):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepPrediction(Prediction):
-    """The prediction of a workload's plan. `calls` are its calls as they are bound, `tasks` the tasks of the joined
-    program, `counted` the links of all calls. `alone` returns
-    the prediction of the call if the undisturbed plan is just one call of all ranks, else None."""
+    """The prediction of a workload's plan (training step). `calls` are the plan's calls with their programs, `tasks`
+    the tasks of the joined program, `counted` the links of all calls. `alone` returns the prediction of the call if the
+    plan is one call of all ranks, without disturbances, else None."""
 
     plan: WorkloadPlan
     calls: PlannedCalls
@@ -404,10 +404,10 @@ class StepPrediction(Prediction):
 
     @cached_property
     def only(self) -> CallPrediction | None:
-        """Return the prediction of the one call that the plan consists of; None for other plans."""
+        """Return the prediction of the plan's single call; None if the plan has other operations."""
         return self.alone()
 
     @property
     def compute_ps(self) -> int:
-        """Return the computation time of the rank that computes longest, in ps."""
+        """Return how long the rank computes that computes longest, in ps."""
         return max(self.plan.computed_ps())

@@ -1,4 +1,4 @@
-"""Run a point many times with disturbances: quantiles of its time, their confidence, and the share of each cause."""
+"""Run a point many times with random disturbances: quantiles of its time with intervals, and each cause's share."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SURE: Final = 0.95  # confidence of the intervals of quantiles
 
 
 def drawing(scenario: Scenario, replication: int) -> Drawn:
-    """Return the random draws of a replication for all causes of disturbance."""
+    """Return the random draws of one replication (a numbered repetition), for all causes of disturbance."""
     spec = scenario.variability or Variability()
     causes = (*spec.causes, *(("faults",) if scenario.faults else ()))
     return Drawn(spec, scenario.seed, replication, causes, scenario.faults)
 
 
 def part(point: Point) -> ResultRow:
-    """Return the row of the undisturbed point, with the time (ps) of each replication under each set of causes."""
+    """Return the row of the undisturbed point, with the time in ps of each replication under each set of causes."""
     scenario, spec = point.scenario, point.scenario.variability or Variability()
     assert point.replicas
     prediction = predict(scenario)
@@ -74,13 +74,13 @@ def part(point: Point) -> ResultRow:
 
 
 def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
-    """Return the set of all causes, and all its non-empty subsets unless only the `whole` set is asked for."""
+    """Return the sets of causes to simulate, the set of all causes first; with `whole` only this one."""
     sizes = range(len(causes), len(causes) - 1 if whole else 0, -1)
     return [chosen for size in sizes for chosen in itertools.combinations(causes, size)]
 
 
 def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
-    """Return the time in ps of a point with one set of draws, or the error if it cannot finish."""
+    """Return the time in ps of a point under one replication's draws, or the error if the point cannot finish."""
     try:
         if isinstance(prediction, StepPrediction):
             return _step_end(prediction, drawn)
@@ -90,22 +90,22 @@ def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
 
 
 def _step_end(prediction: StepPrediction, drawn: Drawn) -> int:
-    """Return a plan's end in ps with one set of draws: from its calls alone if links are unchanged and none meet."""
+    """Return when a plan ends under one replication's draws, in ps: from its separate calls if links allow it."""
     same = not _OF_LINKS.intersection(drawn.felt())
     end = prediction.tasks.alone(_took(prediction, drawn)) if same else None
     return makespan_ps(disturbed(prediction, drawn)) if end is None else end
 
 
 def _call_end(prediction: Prediction, drawn: Drawn) -> int:
-    """Return the end in ps of a call whose program is run with one set of draws."""
+    """Return when a call ends under one replication's draws, in ps, by running its program with these draws."""
     late = arriving(prediction.scenario, drawn, prediction.n)
     end = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
     return max(end + prediction.launch_ps, prediction.host_ps)
 
 
 def _held(prediction: Prediction) -> bool:
-    """Whether a replication can reuse the point's program with other numbers. False for several calls, for an algorithm
-    choice that depends on arrivals, and for a schedule too long to keep."""
+    """Whether a replication can run the point's own program with other numbers. It cannot for several calls, for an
+    algorithm choice that depends on arrivals, and for a schedule too long to keep."""
     profile, spec = load_profile(prediction.scenario.profile), prediction.scenario.variability
     several = prediction.scenario.in_buckets or profile.bound
     several |= profile.as_nccl and bool(spec and spec.slow_links)  # the program lacks some slowed channels
@@ -113,7 +113,7 @@ def _held(prediction: Prediction) -> bool:
 
 
 def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
-    """Return the program of a call with one set of draws; its ranks are `late` by int64 (n,) ps."""
+    """Return the call's program under one replication's draws; rank r arrives at `late[r]` ps, int64 (n,)."""
     program = _rewired(prediction, drawn)
     if "faults" in drawn.felt():
         program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
@@ -121,7 +121,7 @@ def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
 
 
 def _anew(prediction: Prediction, drawn: Drawn) -> int:
-    """Predict a point again with one set of draws; return its time in ps."""
+    """Predict the point again under one replication's draws, and return its time in ps."""
     scenario, n = prediction.scenario, prediction.n
     late = arriving(scenario, drawn, n)
     came = dict(enumerate(late.tolist()))
@@ -137,13 +137,13 @@ def _anew(prediction: Prediction, drawn: Drawn) -> int:
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
-    """Return the times at which ranks reach a collective, int64 (n,), in ps."""
+    """Return when each rank reaches a collective under one replication's draws, int64 (n,), in ps."""
     came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
     return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
 
 
 def disturbed(prediction: StepPrediction, drawn: Drawn) -> Program:
-    """Return the program of a joined plan with one set of draws."""
+    """Return the joined program of a workload's plan under one replication's draws."""
     tasks = prediction.program.tasks
     assert tasks
     durations = replace(tasks, duration=_took(prediction, drawn))
@@ -152,7 +152,7 @@ def disturbed(prediction: StepPrediction, drawn: Drawn) -> Program:
 
 
 def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
-    """Return the durations of a plan's tasks with one set of draws, int64 (tasks,), in ps."""
+    """Return how long each of the plan's tasks takes under one replication's draws, int64 (tasks,), in ps."""
     of = prediction.tasks
     took = of.duration.astype(float)
     computing, launching = of.kind == COMPUTING, of.kind == LAUNCHING
@@ -163,7 +163,7 @@ def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
 
 
 def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
-    """Return the program with the draws' ECMP routes and slow links."""
+    """Return the program with the ECMP routes and slow links of one replication's draws."""
     program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
     if drawn.spec.ecmp and "ecmp" in felt:
         flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
@@ -172,7 +172,7 @@ def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
 
 
 def _rails(prediction: Prediction) -> list[Rails]:
-    """Return for each view of the program's links (see `Program`) the rails for which the simulated channel stands."""
+    """Return, for each view of the program's links (see `Program`), the NICs (rails) for which the channel stands."""
     program = prediction.program
     names = tuple(program.link_names[: program.servers])
     columns = [column.reshape(program.views, -1) for column in (program.bandwidths, program.latencies)]
@@ -191,13 +191,13 @@ def _rails(prediction: Prediction) -> list[Rails]:
 
 
 def _slowed(program: Program, drawn: Drawn) -> Program:
-    """Return the program with slow links; routes do not change."""
+    """Return the program with the drawn links slowed down; routes stay as they are."""
     bandwidths = program.bandwidths / drawn.slow_links(program.link_names)
     return replace(program, bandwidths=np.maximum(program.bandwidths > 0, np.rint(bandwidths)).astype(np.int64))
 
 
 def _check(prediction: Prediction) -> None:
-    """Raise InputError for links that do not exist or cannot be slow or fail, and for routes that cannot be drawn."""
+    """Raise InputError for disturbed links that do not exist or cannot be slow or fail, and for needless ECMP."""
     scenario, names = prediction.scenario, prediction.topology.link_names
     spec = scenario.variability or Variability()
     if scenario.faults:
@@ -225,7 +225,7 @@ def _check(prediction: Prediction) -> None:
 
 
 def merged(shares: Sequence[ResultRow]) -> ResultRow:
-    """Return the row of a point with replications from the rows of its parts, in order, none of which failed."""
+    """Return a point's row from the rows of its parts: replications split among workers, in order, none failed."""
     times: dict[str, list[int]] = {}
     for share in shares:
         for causes, some_ps in (share.times_ps or {}).items():
@@ -243,7 +243,7 @@ def merged(shares: Sequence[ResultRow]) -> ResultRow:
 
 
 def _quantiles(times: Sequence[int]) -> dict[str, Any]:
-    """Return each quantile with an interval for it, from order statistics, for any distribution."""
+    """Return quantiles of `times` (ps) as columns (us) with confidence intervals, from order statistics."""
     ordered, quantiles = sorted(times), {}
     for name, share in QUANTILES.items():
         low, high = _interval(len(ordered), share)
@@ -254,8 +254,8 @@ def _quantiles(times: Sequence[int]) -> dict[str, Any]:
 
 
 def _interval(count: int, share: float) -> tuple[int, int]:
-    """Return the places in order between which a quantile lies with confidence SURE, if `count` values suffice: the
-    number of values below it is binomial."""
+    """Return the places (indices) in `count` sorted values between which a quantile lies with confidence SURE; the
+    number of values below the quantile is binomial. Few values give a lower confidence."""
     from scipy.special import bdtr  # only replications pay for the import
 
     below = bdtr(np.arange(count + 1), count, share)
@@ -266,10 +266,10 @@ def _interval(count: int, share: float) -> tuple[int, int]:
 
 
 def _shares(times: Mapping[str, Sequence[int]], causes: Sequence[str], undisturbed: int) -> dict[str, float]:
-    """Return the share of each cause in the slowdown of the mean; empty if nothing is slower.
+    """Return each cause's share (0 … 1) in the slowdown of the mean time; empty if nothing is slower.
 
-    A share is the time that a cause adds to a set of other causes, averaged over the orders in which they can be added
-    (Shapley values). Shares add up, and none is below 0.
+    A cause's share is the time that it adds to a set of other causes, averaged over all orders of adding causes
+    (Shapley value). The shares add up to 1, and none is below 0.
     """
     judged = min(map(len, times.values()))
     means = {frozenset(names.split()): sum(ps[:judged]) / judged for names, ps in times.items()}

@@ -1,7 +1,7 @@
-"""A row of results: its columns with types, units and meaning, and its forms as CSV and JSON.
+"""A row of results: its columns with types, units and meaning, and its forms in CSV and JSON.
 
-The fields of `ResultRow` determine results.csv, the JSON documents, how both are read, the JSON Schema, the kinds of
-Arrow columns and the table in the documentation. A new column is a new field.
+The fields of `ResultRow` determine results.csv, the JSON documents and their schema, how both are read, the column
+types for Arrow, and the table in the documentation. To add a column, add a field.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def _quantile(text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow(Mapping[str, Any]):
-    """The result of one point; a column is None where it does not apply.
+    """The result of one point; a column is None where it does not apply to the point.
 
-    As a mapping it has the public columns, and keys of the scenario that are swept (`settings`) as columns of their
-    own, e.g. `model.o_send`. The fields below `settings` are for simcoll itself and are in no file but the journal.
+    As a mapping, the row has the public columns, then the swept keys of the scenario (`settings`), e.g. `model.o_send`.
+    The fields below `settings` are internal: they are written to the journal only.
     """
 
     scenario: str | None = _column("name of the scenario")
@@ -128,12 +128,12 @@ class ResultRow(Mapping[str, Any]):
         return len(KINDS) + len(self.settings)
 
     def columns(self) -> dict[str, Any]:
-        """Return the row as a dict: the columns, then the settings."""
+        """Return the row as a dict: the public columns, then the swept keys."""
         return {**dict(zip(KINDS, _VALUES(self), strict=True)), **self.settings}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> ResultRow:
-        """Return a row from names and values; names with a dot are settings. Raises TypeError for an unknown name."""
+        """Return a row from its columns, e.g. of a CSV file; names with a dot are settings. Raises TypeError."""
         settings = {name: value for name, value in record.items() if "." in name}
         return cls(**{name: value for name, value in record.items() if "." not in name}, settings=settings)
 
@@ -155,12 +155,12 @@ TEXTS: Final[Mapping[str, str]] = {each.name: each.metadata["text"] for each in 
 
 
 def swept(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the swept keys that have no column of their own: those with a dot, e.g. `model.o_send`."""
+    """Return the swept keys that need a column of their own, i.e. have a dot, e.g. `model.o_send`."""
     return [column for column in dotted(rows) if not column.startswith(CHOSEN)]
 
 
 def dotted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the columns that are not in COLUMNS: swept keys, and the choices of a bound (`chosen.…`)."""
+    """Return the columns that are not in COLUMNS: swept keys, and choices of the fastest variant (`chosen.…`)."""
     return list(dict.fromkeys(column for row in rows for column in row if "." in column))
 
 
@@ -168,7 +168,7 @@ def dotted(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def to_csv(rows: Sequence[ResultRow]) -> str:
-    """Return CSV text; times have all six decimals, so that no picosecond is lost."""
+    """Return the rows as CSV text; times in us have six decimals, so that no picosecond is lost."""
     columns = [*COLUMNS, *dotted(rows)]
     return text_table.csv_text(columns, ([_cell(row, column) for column in columns] for row in rows))
 
@@ -232,7 +232,7 @@ def _value(kind: type, text: str | None) -> Any:
 
 
 def document(rows: Sequence[ResultRow], reused: int = 0) -> str:
-    """Return one JSON document for scripts, described by `schema`."""
+    """Return the JSON document that `--json` prints, see `schema`; `reused` counts rows of an earlier run."""
     return json.dumps({"schema": SCHEMA, "points": [row.columns() for row in rows], "reused": reused}, indent=1)
 
 
@@ -270,7 +270,7 @@ def schema() -> dict[str, Any]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise InputError if `write_atomically` could not write; called before long work, so that no result is lost."""
+    """Raise InputError if `write_atomically` could not write this file. Call it before long work."""
     import tempfile
 
     folder = next((folder for folder in path.parents if folder.exists()), path.parent)
@@ -292,13 +292,13 @@ OWN_PICTURE: Final = {
 
 
 def own_pictures(folder: Path) -> list[Path]:
-    """Return the pictures in a folder that simcoll drew; none if there is no folder."""
+    """Return the pictures in a folder that simcoll drew; empty if the folder does not exist."""
     found = (file for file in sorted(folder.glob("*")) if file.suffix in OWN_PICTURE and file.is_file())
     return [file for file in found if OWN_PICTURE[file.suffix] in file.read_bytes()]
 
 
 def check_own(path: Path) -> None:
-    """Raise InputError if the results.csv at `path` was written by another program: simcoll would overwrite it."""
+    """Raise InputError if another program wrote the results.csv at `path`, which simcoll would overwrite."""
     if path.is_file() and path.stat().st_size:
         with path.open(encoding="utf-8", errors="replace") as file:
             header = next(csv.reader(file), [])
@@ -308,9 +308,9 @@ def check_own(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file completely or not at all; raises SimcollError if it cannot be written (see `unwritable`).
+    """Write a file completely or leave it as it was; raises SimcollError if it cannot be written (see `unwritable`).
 
-    A link, a pipe or a device (`/dev/null`) is written to, not replaced.
+    A link, a pipe or a device (`/dev/null`) is written to, not replaced by a file.
     """
     import tempfile
 

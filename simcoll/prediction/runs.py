@@ -1,4 +1,4 @@
-"""Predict a point: its call, the fastest of several calls, a call in buckets, or the plan of its workload."""
+"""Predict a point: one call, the fastest of several calls, a call in buckets, or the plan of a workload."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from simcoll.workload.templates import plan_of
 def predict_call(
     scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
 ) -> CallPrediction:
-    """Return the prediction of a call; `keep`: see `Policy`. Raises like `predict`."""
+    """Return the prediction of a call; for `keep` see `Policy`. Raises the errors of `predict`."""
     options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
@@ -61,7 +61,7 @@ def predict_call(
 
 
 def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
-    """Return the prediction of a call with a named algorithm. Faults count from the launch on."""
+    """Return the prediction of a call whose algorithm is named. The times of faults count from the launch."""
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
     call = executor(scenario).lower(scenario, topology, costs)
@@ -99,7 +99,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
 
 
 def _may_be_long(whole: StreamedProgram, point: Scenario) -> bool:
-    """Whether a schedule may have too many transfers for one program, in all its loops, and may run without one."""
+    """Whether a schedule may have too many transfers to hold in memory as one program, and can run in parts instead."""
     if point.weights is not None or point.striking:
         return False
     chunk = whole.params.chunk
@@ -109,7 +109,7 @@ def _may_be_long(whole: StreamedProgram, point: Scenario) -> bool:
 
 
 def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof: str) -> None:
-    """Raise ScheduleError or BoundError for a time that is shorter than any schedule can take."""
+    """Raise ScheduleError (unproved schedule) or BoundError for a time that is shorter than any schedule can take."""
     source, asked = whole.stream, (whole.nbytes, whole.itemsize, whole.weights)
     bound = bounds.beaten(took_ps, source, network, whole.devices, *asked)
     if bound is not None:
@@ -120,8 +120,8 @@ def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof:
 
 
 def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> int:
-    """Return a lower bound in ps of the point's time, for all algorithms and executors. Links have rated bandwidth, or
-    that of a profile if it is higher; switches that can reduce are taken into account."""
+    """Return a lower bound of the point's time in ps, for all algorithms and executors. Links have their rated
+    bandwidth, or the profile's bandwidth if that is higher. Switches that can reduce data are taken into account."""
     scenario, rated = call.scenario, topology or rated_topology(call.scenario)
     network = served_by(rated, beyond_rated(scenario, rated, call.costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
@@ -130,7 +130,7 @@ def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:
-    """Return the totals of `count` equal programs that run at the same time."""
+    """Return the totals (bytes, messages) of `count` equal programs that run at the same time."""
     if count == 1:
         return totals
     return replace(
@@ -143,7 +143,7 @@ def _side_by_side(totals: Totals, count: int) -> Totals:
 
 
 def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
-    """Return the prediction of the fastest option; refused options are left out."""
+    """Return the prediction of the fastest of the `options`; options that raise RefusedError are left out."""
     predicted: list[CallPrediction] = []
     refused: list[RefusedError] = []
     for option in options:
@@ -157,8 +157,9 @@ def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: Cos
 
 
 def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> CallPrediction:
-    """Return the prediction of a buffer in buckets. The calls run one after the other, each with its launch, or at once
-    (`async_op`): then buckets are loops of the schedule with channels of their own. Timelines show the whole buffer."""
+    """Return the prediction of a buffer that is sent in buckets. By default these are calls one after the other, each
+    with a launch. With `async_op` they run at once, as loops of one schedule with channels of their own. The timeline
+    shows the whole buffer as one call."""
     buckets, chunk = scenario.measure.buckets, scenario.params().chunk
     alone = {"measure": scenario.measure.model_copy(update={"buckets": 1})}
     again = functools.partial(predict_call, scenario, topology)
@@ -189,7 +190,7 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
 
 
 def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
-    """Return the prediction of a workload's plan. Raises like `predict`."""
+    """Return the prediction of a workload's plan. Raises the errors of `predict`."""
     rated = topology or rated_topology(scenario)
     network, places = served_by(rated, costs.links), placed(scenario, rated)
     plan, facts = plan_of(scenario.workload, len(places), scenario.itemsize)
@@ -261,7 +262,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
 def _only(
     scenario: Scenario, plan: WorkloadPlan, places: Sequence[str], topology: Topology | None, costs: CostSetting
 ) -> CallPrediction | None:
-    """Return the prediction of the one call that the plan consists of; None for other and for disturbed plans."""
+    """Return the prediction of the plan's single call; None for plans with other operations or with disturbances."""
     if len(plan.works) != 1 or scenario.faults or scenario.variability or scenario.replications:
         return None
     (work,) = plan.works
@@ -274,8 +275,8 @@ def _only(
 def _operations(
     plan: WorkloadPlan, planned: PlannedCalls, apart: bool
 ) -> tuple[list[Operation], list[CallProgram | None], list[int]]:
-    """Return the plan's operations, the call of each or None, and its kind. A call whose launch takes time, or is to be
-    disturbed (`apart`), becomes two operations: the launch and the call."""
+    """Return three lists, an entry for each operation of the plan: the operation, its call or None, and its kind. A
+    call becomes two operations, launch and call, if its launch takes time or may be disturbed (`apart`)."""
     operations: list[Operation] = []
     calls: list[CallProgram | None] = []
     kinds: list[int] = []
@@ -307,8 +308,8 @@ def _operations(
 
 
 def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Numbers, Numbers]:
-    """Return the bytes of calls over links, and the B/s of links, each (views, links). Calls with equal bandwidths and
-    latencies of links share a view."""
+    """Return two arrays (views, links): the bytes of all calls over each link, and the link's B/s. A view stands for
+    the calls that give links the same bandwidths and latencies."""
     views: dict[tuple[bytes, bytes], tuple[Numbers, Numbers]] = {}
     for call in calls:
         if call is not None:
@@ -321,7 +322,7 @@ def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Nu
 
 
 def _links(names: tuple[str, ...], network: Topology, planned: PlannedCalls) -> CountedLinks:
-    """Return the links in `names`, with the network's rates, or a call's if the network lacks them."""
+    """Return the links called `names`, with the network's rates, or else those of a call that has the link."""
     known: dict[str, tuple[str, int]] = {}
     for each in (network, *(call.lowered.topology for call in planned.values())):
         if each.link_names is not network.link_names or not known:
@@ -342,8 +343,8 @@ def _step_totals(
     plan: WorkloadPlan,
     network: Topology,
 ) -> Totals:
-    """Return the totals over all channels; the program of a call may have only one. A byte on a link that channels
-    share uses as much of the link as in a separate call."""
+    """Return the totals over all channels; a call's program may have simulated only one of them. Where channels share a
+    link, a byte uses as much of the link as it does when the call runs alone."""
     number = dict(zip(links.names, range(len(links.names)), strict=True))
     served: dict[bytes, Array] = {}
     for call in planned.values():
@@ -376,8 +377,8 @@ def _planned(
     call: CollectiveCall,
     ranks: tuple[int, ...],
 ) -> PlannedCall:
-    """Return a call of some ranks, bound as if it ran alone; `join` lets it share links with others. Raises
-    RefusedError if its algorithm cannot serve, and InputError."""
+    """Return a call of some ranks, bound as if it ran alone; `join` later lets it share links with other calls. Raises
+    RefusedError if the algorithm cannot serve the call, InputError for wrong input."""
     try:
         return _bound(alone(scenario, places, call, ranks), rated, costs)
     except TopologyError:

@@ -1,4 +1,4 @@
-"""Make and prove the schedule of a point, once for all points that share it; count what its ranks send."""
+"""Make and prove the schedule of a point, once for all points that share it; count what each rank sends."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FULL_PROOF: Final = 1024  # most ranks of a schedule that is proved in full, unl
 
 @dataclass(frozen=True, eq=False)
 class ProvedSchedule:
-    """A schedule, or the stream of its steps, with the level of its proof ("off": none)."""
+    """A schedule, or the stream of its steps, and how it was proved: "full", "fingerprint" or "off" (not proved)."""
 
     source: AnySchedule
     proof: str
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Return the traffic between participants, without copies within one and steps of such copies."""
+        """Return the counts of messages between ranks and switches; copies within a rank do not count."""
         return _traffic(self.source)
 
 
@@ -52,7 +52,7 @@ _PROVED: Final[LruCache[ProvedSchedule]] = LruCache(20_000_000, lambda proved: p
 
 
 def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> ProvedSchedule:
-    """Return the proved schedule or stream of a scenario."""
+    """Return the schedule that a scenario asks for, proved; a long one as a stream of its steps."""
     n = len(places)
     members = scenario.subgroups or (tuple(range(n)),)
     size = len(members[0])
@@ -74,7 +74,7 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
 
 
 def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> tuple[StreamedProgram, str]:
-    """Return the program of a point's schedule, not bound yet, and the level at which the schedule was proved."""
+    """Return the point's schedule with sizes and network, not yet bound to routes, and how the schedule was proved."""
     proved = source_of(point, network, places)
     source, params = proved.source, point.params()
     agents = agents_of(point, network, places)[: source.agents] if source.agents else ()
@@ -85,8 +85,8 @@ def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> t
 
 
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
-    """Return the rank order of each copy of the schedule for ranks at `places` (see `orders_of`). Further copies use
-    the orders of the next `turn`."""
+    """Return the rank order of each copy of the schedule, for ranks on the devices `places` (see `orders_of`). If a
+    scenario has more copies than orders, the further copies use the orders of the next `turn`."""
     if scenario.collective == "send_recv":  # another order would have another receiver
         return (tuple(range(len(places))),)
     machine = machine_of(scenario)
@@ -105,19 +105,19 @@ def _orders(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tu
 
 
 def first_orders(scenario: Scenario, topology: Topology, places: Sequence[str], count: int) -> tuple[Order, ...]:
-    """Return the orders of `count` copies; some may be equal."""
+    """Return the rank orders of the first `count` copies of a schedule; some orders may be equal."""
     turns = (copy_orders(scenario, topology, places, turn) for turn in itertools.count())
     return tuple(itertools.islice(itertools.chain.from_iterable(turns), count))
 
 
 def _entry(scenario: Scenario) -> registry.Algorithm | None:
-    """Return the algorithm's entry in the registry; None for a schedule from a file."""
+    """Return the registry's entry of the scenario's algorithm; None if the schedule comes from a file."""
     chosen = scenario.algorithm
     return None if schedule_json.is_file(chosen) else registry.find(scenario.collective, chosen)[0]
 
 
 def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
-    """Return the reducing switches that a scenario's algorithm uses: those that reach every rank, or one per group."""
+    """Return the switches that reduce for the scenario's algorithm: those that reach all ranks, or one a group."""
     entry = _entry(scenario)
     if entry is None or not entry.agent_a_group:
         return topology.agents_for(places)
@@ -130,14 +130,14 @@ ScheduleKey = tuple[str, str, int, int, Groups, int]
 
 
 def _maker(collective: str, algorithm: str) -> Hashable:
-    """Return what a schedule is made from, a function or a file's text, as a part of its cache key."""
+    """Return what the schedule is made from, as a part of its cache key: the algorithm's function, or a file's text."""
     if schedule_json.is_file(algorithm):
         return schedule_json.text(algorithm)
     return registry.find(collective, algorithm)[0].steps
 
 
 def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Order], world: int) -> AnySchedule:
-    """Return the requested schedule, with its copies and for all sub-groups, not yet proved."""
+    """Return the requested schedule in all its copies and for all sub-groups; it is not proved yet."""
     check_work(scenario)  # again, as the topology may have been built for another point
     entry = _entry(scenario)
     with entry.named() if entry else contextlib.nullcontext():
@@ -155,7 +155,7 @@ def _made_as_asked(scenario: Scenario, asked: ScheduleKey, orders: Sequence[Orde
 
 
 def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> ProvedSchedule:
-    """Prove a schedule, once for all sizes of a sweep; the result is cached, so that memory holds it once."""
+    """Prove a schedule, which then serves all sizes of a sweep; return it with the level of its proof."""
     entry = _entry(scenario)
     with entry.named() if entry else contextlib.nullcontext():
         proof.prove(made, level)
@@ -163,7 +163,7 @@ def _proved(scenario: Scenario, made: AnySchedule, level: Proof) -> ProvedSchedu
 
 
 def _of_file(asked: ScheduleKey) -> Schedule:
-    """Return the schedule of a file; raises RefusedError if it does not fit."""
+    """Return the schedule of a file; raises RefusedError if its ranks, root or switches do not fit the point."""
     name, path, size, root, _, agents = asked
     schedule = schedule_json.read(path)
     if schedule.n != size:
@@ -178,7 +178,7 @@ def _of_file(asked: ScheduleKey) -> Schedule:
 
 
 def _groups(scenario: Scenario, topology: Topology, places: Sequence[str]) -> Groups:
-    """Return the scenario's groups, by default the topology's; empty means that the registry's rule applies."""
+    """Return the scenario's groups of ranks, else the topology's; empty means that the registry forms groups."""
     n, asked = len(places), scenario.groups
     if asked is None:
         return topology.default_groups(places) or registry.default_groups(n)
@@ -209,14 +209,15 @@ def orders_of(
     grouped: bool,
     turn: int = 0,
 ) -> tuple[Order, ...]:
-    """Return the orders of ranks for as many copies as use the links evenly; a `root` keeps its place.
+    """Return the orders in which ranks take part in copies of a schedule, one per copy: together the copies use all
+    links evenly. A `root` keeps its place in each order.
 
-    `known` are sets of rings of a machine, over all or some of its GPUs. Without a fitting set, rings use all direct
-    links, or run in both directions if not all ranks are joined directly. On several nodes each copy begins at another
-    rank of a node, so that copies cross nodes at different NICs, all as equally as possible. A ring leaves a node
-    beside the rank at which it entered, so it passes every second node backwards to stay on its rail. Schedules that
-    treat nodes as groups (`grouped`) have the same order in each node. Without a root the node number `turn` comes
-    first there: groups send unequal amounts, so further copies change their parts.
+    `known` holds sets of rings over the GPUs of a machine. Without a set that fits, rings use all direct links; if some
+    ranks have no direct link, rings run in both directions. On several nodes each copy begins at another rank of a
+    node, so that copies use the NICs equally. A ring leaves a node beside the rank at which it entered: it passes every
+    second node backwards, and stays on its rail. Schedules with nodes as groups (`grouped`) have one order for all
+    nodes. Without a root, node number `turn` comes first there: groups send unequal amounts, so further copies swap
+    parts.
     """
     n = len(places)
     of_node: dict[int | None, list[int]] = {}
@@ -244,7 +245,7 @@ def _fitting(known: Sequence[Sequence[Order]], n: int) -> Sequence[Order]:
 
 
 def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], grouped: bool) -> Sequence[Order]:
-    """Return paths through a node's ranks that begin equally often at each rank; for rings also the ends are spread."""
+    """Return paths through a node's ranks that begin equally often at each rank; those of rings also end so."""
     if rings and grouped:
         both = [*rings[::2], *rings[1::2]]  # one direction, then the other: rings that occur twice are no such pair
         return [_begun(both[rank % len(both)], rank) for rank in range(len(places))]
@@ -254,8 +255,8 @@ def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], g
 
 
 def _cut_open(rings: Sequence[Order], paths: tuple[Order, ...]) -> tuple[Order, ...]:
-    """Return a path from each rank in turn, along the ring used least so far, such that paths end at each rank once;
-    empty if there is no such set."""
+    """Return a path from each rank in turn, along the ring used least so far, such that one path ends at each rank.
+    Empty if no such set of paths exists; `paths` are those found so far."""
     rank, ends = len(paths), {path[-1] for path in paths}
     if rank == len(rings[0]):
         return paths
@@ -265,14 +266,14 @@ def _cut_open(rings: Sequence[Order], paths: tuple[Order, ...]) -> tuple[Order, 
 
 
 def _begun(ring: Order, rank: int, at: int = 0) -> Order:
-    """Return the ring rotated so that a rank is at a given place."""
+    """Return the ring, rotated so that `rank` stands at position `at`."""
     by = ring.index(rank) - at
     return ring[by:] + ring[:by]
 
 
 def _evenly(nics: Sequence[str | None], paths: Sequence[Order], ends: Sequence[int]) -> Sequence[Order]:
-    """Return the paths without those that leave a node (at `ends`) by the busiest of the ranks' `nics`, as long as this
-    lowers the share of its paths."""
+    """Return the paths without those that overload a NIC. Positions `ends` of a path leave the node by the rank's entry
+    in `nics`; paths through the busiest NIC are dropped while this lowers the NIC's share of paths."""
     kept = list(paths)
     while len(kept) > 1:
         nic, most = Counter(nics[path[end]] for path in kept for end in ends).most_common(1)[0]
@@ -286,13 +287,13 @@ def _evenly(nics: Sequence[str | None], paths: Sequence[Order], ends: Sequence[i
 
 
 def _nic(topology: Topology, src: str, dst: str) -> str | None:
-    """Return the NIC on a rank's route to a rank of another node."""
+    """Return the NIC on the route from a device to a device of another node; None without a NIC."""
     passed = [end for link in topology.route(src, dst) for end in topology.links[link]]
     return next((device for device in passed if topology.kinds[device] == "nic"), None)
 
 
 def _through(nodes: Sequence[Sequence[int]], path: Order, grouped: bool) -> Order:
-    """Return the path through all nodes, every second one backwards unless nodes are groups."""
+    """Return an order of all ranks: `path` in each node, in every second node backwards unless `grouped`."""
     order: dict[int, int] = {}
     played = sorted(nodes, key=min)  # in the schedule's order
     for number, ranks in enumerate(nodes):
@@ -302,12 +303,12 @@ def _through(nodes: Sequence[Sequence[int]], path: Order, grouped: bool) -> Orde
 
 
 def _meshed(topology: Topology, places: Sequence[str]) -> bool:
-    """Whether all ranks are joined directly."""
+    """Whether each pair of ranks has a direct link."""
     return all(topology.has_link(u, v) for u, v in itertools.permutations(places, 2))
 
 
 def _rooted(order: Order, root: int | None, grouped: bool) -> Order:
-    """Return the order with the root at its place: the ring is rotated, or with groups two ranks are swapped."""
+    """Return the order with the root at its place: a ring is rotated; with groups the root swaps places with a rank."""
     if root is None:
         return order
     if not grouped:
@@ -318,8 +319,8 @@ def _rooted(order: Order, root: int | None, grouped: bool) -> Order:
 
 
 class StepTraffic(NamedTuple):
-    """A step that is repeated `times` times. Maxima over ranks: the `peers` that a rank sends to or receives from, the
-    `chunks` for one peer, and the peers whose chunks overwrite without a reduction (`copied`)."""
+    """A step that is repeated `times` times; other numbers are maxima over ranks. `peers`: ranks with which a rank
+    exchanges data; `chunks`: chunks for one peer; `copied`: peers whose chunks overwrite data without a reduction."""
 
     times: int
     peers: int
@@ -328,8 +329,8 @@ class StepTraffic(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Maxima over ranks: `peers` that a rank sends to or receives from in all `rounds`, and the chunks that it sends
-    (`sent`). `agents` are the switches that take part."""
+    """The messages of a schedule; each number is that of the busiest rank. `peers`: ranks with which it exchanges data
+    in all `rounds` (steps); `sent`: chunks that it sends. `agents` counts the switches that reduce."""
 
     peers: int
     sent: int
@@ -354,7 +355,7 @@ def _traffic(source: AnySchedule) -> Traffic:
 
 
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:
-    """Yield each step with the number of its repetitions, which run between the same participants."""
+    """Yield each step with the number of its repetitions; all repetitions have the same senders and receivers."""
     if isinstance(source, Schedule):
         edges = np.flatnonzero(np.diff(source.step)) + 1
         columns = (source.src, source.src_slot, source.dst, source.dst_slot, source.reduce)
@@ -369,5 +370,5 @@ def _most_peers(pairs: NDArray[np.int64], size: int) -> int:
 
 
 def _most(ranks: NDArray[Any]) -> int:
-    """Return how often the most frequent rank occurs."""
+    """Return how often the most frequent rank occurs in `ranks`."""
     return int(np.bincount(ranks).max(initial=0))

@@ -1,4 +1,4 @@
-"""Sum up rows of results in one sentence."""
+"""Sum up rows of results in a sentence, e.g. `ring LL, 12 us; fitted to 132 rows; NVLink is 53% busy`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _KEYS: Final = {"library_version": "library_version", "seed": "seed"}
 
 
 def of_rows(rows: Sequence[ResultRow]) -> str:
-    """Return the time of a point, the fastest algorithm at each size, or the range of many points, one sentence per
-    machine; then name the points that have no answer."""
+    """Return the answer in words, one sentence per machine: the time of a single point, the fastest algorithm by size,
+    or the range of many times; then the names of points without an answer."""
     good = [row for row in rows if row.status == "ok"]
     if not good:
         return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
@@ -41,7 +41,7 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
 
 
 def unanswered(rows: Iterable[ResultRow]) -> list[str]:
-    """Return a line for each reason why a point has no time."""
+    """Return one line for each reason why points have no time: `algorithm: status`."""
     return list(dict.fromkeys(f"{row.algorithm}: {row.status}" for row in rows if row.status != "ok"))
 
 
@@ -74,14 +74,14 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
 
 
 def _named(places: Mapping[Any, Sequence[ResultRow]]) -> Name:
-    """Return a function that names a row: by its requested algorithm if that is unique, else by what ran."""
+    """Return a function that names rows, by the requested algorithm if that is unique, else by what ran."""
     alike = [(row.asked, row.size_bytes) for rows in places.values() for row in rows]
     once = sum(len({(row.asked, row.size_bytes) for row in rows}) for rows in places.values())
     return _asked if once == len(alike) else ran
 
 
 def _span(rows: Sequence[ResultRow], name: Name) -> str:
-    """Return the shortest and the longest time, and where they differ: `325 us (1 node) to 453 us (2 nodes)`."""
+    """Return the shortest and longest time with what differs between them: `325 us (1 node) to 453 us (2 nodes)`."""
     first, last = min(rows, key=_time), max(rows, key=_time)
     if _time(last) <= _time(first) * TIE:
         return f"each takes {took(first.time_us)}"
@@ -96,14 +96,15 @@ def _span(rows: Sequence[ResultRow], name: Name) -> str:
 
 
 def _differing(rows: Sequence[ResultRow], places: Sequence[str] = ()) -> list[str]:
-    """Return the columns among `places` and sizes in which rows differ, without columns determined by others."""
+    """Return the columns in which rows differ, among `places` (default: those that define a question) and the size.
+    Columns that follow from others, such as ranks from nodes, are left out."""
     named = [each for each in (*(places or _places(rows)), "size_bytes") if len({str(r.get(each)) for r in rows}) > 1]
     follows = {"ranks": "nodes", "op": "collective", "root": "collective"}
     return [each for each in named if follows.get(each) not in named]
 
 
 def said(column: str, value: Any) -> str:
-    """Return a value of a column as text, with the column's name if the value alone is unclear."""
+    """Return a column's value in words, with the column's name if needed: `2 nodes`, `in place`, `seed 3`."""
     if column in ("nodes", "ranks"):
         return f"{value} {column if value != 1 else column[:-1]}"
     if column == "in_place":
@@ -114,7 +115,7 @@ def said(column: str, value: Any) -> str:
 
 
 def _without_effect(rows: Sequence[ResultRow]) -> str:
-    """Return a sentence about keys that have several values here and change no time."""
+    """Return a sentence that names the keys with several values in these rows whose values do not change any time."""
     keys = [*_KEYS, *swept(rows)]
     idle = [_KEYS.get(key, key) for key in keys if _is_idle(rows, key, [each for each in keys if each != key])]
     if not idle:
@@ -125,7 +126,7 @@ def _without_effect(rows: Sequence[ResultRow]) -> str:
 
 
 def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> bool:
-    """Whether a key never changes the times of rows that differ in it alone."""
+    """Whether rows that differ only in this key always have equal times."""
     others = [*_WHERE, *other_keys, "asked", "size_bytes"]
 
     def question(row: ResultRow) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> 
 
 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
-    """Return a sentence: on which measurements the times are based, and a better profile if there is one. `beside`:
+    """Return in words which measurements the times are based on, and a better profile if there is one. `beside` names
     further profiles of messages between nodes."""
     parts = []
     for name in profiles:
@@ -160,31 +161,31 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
 
 
 def transports(profile: str, rows: Iterable[ResultRow]) -> list[str]:
-    """Return the profiles of messages between nodes in the rows of a GPU profile."""
+    """Return the profiles of messages between nodes (by name) in those rows that use this GPU profile."""
     return sorted({row.transport for row in rows if row.profile == profile and row.transport})
 
 
 def _better(name: str, rows: Sequence[ResultRow]) -> str | None:
-    """Return the fitted profile of the rows' system if the user asked for another one."""
+    """Return the name of the profile that was fitted to the rows' system if `name` is another one, else None."""
     system = str(rows[0].topology).partition("/")[0] if rows else ""
     own = load_system(system).profile if system in shipped_systems() else None
     return own if own != name else None
 
 
 def took(time_us: float | None) -> str:
-    """Return a time as text."""
+    """Return a time as text with three digits, e.g. `12.3 us`."""
     return format_duration(round(1e6 * (time_us or 0)), digits=3)
 
 
 def ran(row: ResultRow) -> str:
-    """Return algorithm, protocol and executor: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
+    """Return what ran, in words: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
     return f"{_file_named(str(row.algorithm))}{protocol}{one}"
 
 
 def _file_named(algorithm: str) -> str:
-    """Return an algorithm, or the name of a schedule's file without its folder."""
+    """Return the algorithm's name; of the path of a schedule file only the name of the file."""
     return Path(algorithm).name if algorithm.endswith(".json") else algorithm
 
 
@@ -213,7 +214,7 @@ IDLE: Final = 0.005  # a smaller share would be written as 0%
 
 
 def busiest(link: str | None, busy: float | None) -> str:
-    """Say how busy the busiest link is; only `explain`, which follows the critical path, shows whether it binds."""
+    """Say how busy the busiest link is. Only `explain` shows whether it is the bottleneck."""
     if link is None or busy is None:
         return "no link carries data"
     if link == "host":
@@ -223,7 +224,7 @@ def busiest(link: str | None, busy: float | None) -> str:
 
 
 def _places(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the columns that define a question, such as the machine, except sizes."""
+    """Return the columns that define a question (machine, collective, swept keys, …) without the size."""
     return [*_WHERE, *_KEYS, *swept(rows)]
 
 
@@ -233,7 +234,7 @@ def _plain(value: object) -> str:
 
 
 def _best(rows: Sequence[ResultRow], name: Name) -> list[str]:
-    """Return the fastest of some rows, and those that tie with it."""
+    """Return the names of the fastest of some rows, and of those that are equally fast."""
     least = min(map(_time, rows))
     return list(dict.fromkeys(name(row) for row in rows if _time(row) <= least * TIE))
 
@@ -243,7 +244,7 @@ def _tied(names: Sequence[str]) -> str:
 
 
 def _winners(rows: Sequence[ResultRow], name: Name) -> str:
-    """Return the fastest algorithm by size: `naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
+    """Return the fastest algorithm by range of sizes: `naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
     sizes = sorted({row.size_bytes or 0 for row in rows})
     best = [(size, _tied(_best([row for row in rows if (row.size_bytes or 0) == size], name))) for size in sizes]
     ranges = [(names, [size for size, _ in group]) for names, group in groupby(best, key=lambda each: each[1])]
@@ -262,10 +263,8 @@ def _winners(rows: Sequence[ResultRow], name: Name) -> str:
 
 
 def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
-    """Return which algorithm is fastest at most points, and which at the others; empty if all rows have one name.
-
-    `tree is fastest at 2 of 3 questions, ring at 1 (4 nodes)`.
-    """
+    """Return the algorithm that is fastest at most points, and those that are fastest at others. Empty if all rows have
+    one name. E.g.: `tree is fastest at 2 of 3 questions, ring at 1 (4 nodes)`."""
     every = [of for rows in places.values() for of in grouped(rows, lambda row: row.size_bytes).values()]
     questions = [alike for alike in every if len(set(map(name, alike))) > 1]
     if not questions:
@@ -288,7 +287,7 @@ def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
 
 
 def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
-    """Return the place of a single row in brackets; empty for several rows."""
+    """Return what identifies a single row, in brackets, e.g. ` (4 nodes)`; empty for several rows."""
     texts = [said(column, rows[0].get(column)) for column in columns]
     return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 

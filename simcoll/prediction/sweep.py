@@ -1,6 +1,6 @@
-"""Run many points: in order, in parallel, resumable. Each finished row is appended at once to a log (`Journal`), under
-a key of everything that decides it. When all rows are there, `results.csv` is written and the logs are removed. A
-killed run started again computes only missing rows."""
+"""Run many points: in order or in parallel, and resumable. Each finished row is appended at once to a log (`Journal`),
+under a key made from everything that decides the row. When all rows are there, `results.csv` is written and the logs
+are removed. If a run is killed and started again, it computes only the missing rows."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Replicated = Callable[[int, int, int], None]  # called with a point's index, fin
 
 
 def key(point: Point) -> str:
-    """Return a digest of all that a row depends on: the point, the contents of its files, simcoll's version."""
+    """Return a digest of what decides a point's row: the point, the contents of its files, and simcoll's version."""
     scenario = point.scenario.model_dump_json(exclude={"plots", "measured"})
     parts = [simcoll.__version__, scenario, str(point.optional), point.scenario.contents()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
 def run_point(point: Point, *, related: bool = False, keep: Keep = "auto") -> ResultRow:
-    """Return the row of one point; if it is impossible, its `status` says why. `related`, `keep`: see `predict`."""
+    """Return the row of a point; its `status` says why if there is no time. For `related` and `keep` see `predict`."""
     return _swept(_merged([_row(part, related, keep) for part in parts(point)]), point)
 
 
 def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, keep: Keep = "auto") -> list[ResultRow]:
-    """Return the row of each point, as `run_point` does; `keep`: see `Policy`."""
+    """Return the row of each point; `begun(number)` is called before each. For `keep` see `Policy`."""
     rows: list[ResultRow] = []
     for number, point in enumerate(points):
         begun(number)
@@ -52,7 +52,7 @@ def run_points(points: Sequence[Point], begun: workers.Begun = lambda _: None, k
 
 
 def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
-    """Yield the point in parts of at most `size` replications, or itself if it has none."""
+    """Yield parts of the point, each with at most `size` of its replications; the point itself if it has none."""
     count = point.scenario.replications
     if count is None:
         yield point
@@ -62,7 +62,7 @@ def parts(point: Point, size: int = TOGETHER) -> Iterator[Point]:
 
 
 def _merged(shares: Sequence[ResultRow]) -> ResultRow:
-    """Return the row of a point from the rows of its parts, in order; the first failed row stands for all."""
+    """Return a point's row from the rows of its parts, in order; if a part failed, the first failed row."""
     failed = next((share for share in shares if share.status != "ok"), None)
     if failed or shares[0].times_ps is None:
         return failed or shares[0]
@@ -91,7 +91,7 @@ def _row(point: Point, related: bool = False, keep: Keep = "auto") -> ResultRow:
 
 
 def check_answerable(rows: Iterable[ResultRow]) -> None:
-    """Raise InputError if wrong input is the reason why every row failed: then there is no table to show."""
+    """Raise InputError if every row failed because of wrong input: there would be no result to show."""
     wrong = [row.status.partition(": ")[2] if row.wrong_input else None for row in rows]  # failed, or refused at a key
     mistakes = [reason for reason in wrong if reason is not None]
     if not mistakes or len(mistakes) < len(wrong):
@@ -103,12 +103,12 @@ def check_answerable(rows: Iterable[ResultRow]) -> None:
 
 
 def refusal(error: RefusedError, point: Point) -> str:
-    """Return the status text of a refused point, with the place of the key that is the reason."""
+    """Return the status text for a point that cannot be served, with the place of the key that caused it."""
     return f"refused: {point.placed(Diagnostic.of(error, error.path)) if error.path else error}"
 
 
 def in_words(point: Point) -> str:
-    """Return a point in a few words."""
+    """Return a short name of a point, for lines of progress."""
     scenario = point.scenario
     where = f"{scenario.ranks} ranks" if scenario.ranks else scenario.topology.title
     more = [f"{name} {value}" for name, value in point.swept.items()]
@@ -127,9 +127,9 @@ def sweep(
     begun: workers.Begun = lambda _: None,
     replicated: Replicated = lambda *_: None,
 ) -> Iterator[tuple[int, ResultRow, bool]]:
-    """Yield (index, row, reused) for every point of the shard, as rows become available.
+    """Yield (index, row, reused) for every point of the shard, as rows become ready; `reused`: from the journal.
 
-    The journal keeps finished rows if the run is killed. For `jobs`, `cluster` and `begun` see `workers.compute`;
+    The journal keeps finished rows if the run is killed. For `jobs`, `cluster` and `begun` see `workers.compute`.
     `replicated` is called whenever some replications of a point are finished.
     """
     keys = [key(point) for point in points] if journal or shard else []
@@ -149,7 +149,7 @@ def sweep(
 def _computed(
     missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun, replicated: Replicated
 ) -> Iterator[tuple[int, ResultRow]]:
-    """Yield index and row of every point; its replications are computed in parts, which may run in parallel."""
+    """Yield the index and row of every point; workers may share its replications, in parts."""
     size = TOGETHER if jobs == 1 and cluster is None else PART
     tasks = [(index, part) for index, point in missing.items() for part in parts(point, size)]
     count = Counter(index for index, _ in tasks)
@@ -168,26 +168,26 @@ def _computed(
 
 
 def _swept(row: ResultRow, point: Point) -> ResultRow:
-    """Return a row with columns for swept keys: these belong to the sweep, not to the point."""
+    """Return the row with a column for each swept key that has a dot; rows in the journal lack these columns."""
     keys = {path: value for path, value in point.swept.items() if "." in path}
     return row if not keys else replace(row, settings={**row.settings, **keys})
 
 
 def logged(points: Sequence[Point], journal: Journal) -> dict[int, ResultRow]:
-    """Return by index the rows of all points in the journal, from all processes that wrote to it."""
+    """Return the journal's rows of these points, by index; other processes may have written them."""
     rows = journal.rows()
     named = {index: key(point) for index, point in enumerate(points)}
     return {index: _swept(rows[name], points[index]) for index, name in named.items() if name in rows}
 
 
 def ordered(by_index: Mapping[int, ResultRow]) -> list[ResultRow]:
-    """Return rows in the scenario's order, without those that `algorithm: all` left out (unless it left out all)."""
+    """Return the rows in order of index, without the algorithms that `algorithm: all` left out, unless all were."""
     rows = [row for _, row in sorted(by_index.items())]
     return [row for row in rows if not row.left_out] or rows
 
 
 def write(folder: Path, rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> None:
-    """Write `results.csv`, then `manifest.json`, which names its points; remove pictures of other points."""
+    """Write `results.csv`, then `manifest.json`, which describes the points; remove pictures of other points."""
     for picture in own_pictures(folder / "plots") if replaced(folder, points) else ():
         picture.unlink(missing_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)  # so that it never lies beside results of other points
@@ -196,7 +196,7 @@ def write(folder: Path, rows: Sequence[ResultRow], points: Sequence[Point], comm
 
 
 def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -> dict[str, Any]:
-    """Return the points of the rows, and the program and command that made them."""
+    """Return what `manifest.json` holds: a summary of the points, and the program and command that made the rows."""
     return {
         "schema": "simcoll.manifest/1",
         "simcoll": simcoll.__version__,
@@ -211,7 +211,7 @@ def manifest(rows: Sequence[ResultRow], points: Sequence[Point], command: str) -
 
 
 def replaced(folder: Path, points: Sequence[Point]) -> str | None:
-    """Return the command whose results in the folder belong to other points; None if the folder has no such results."""
+    """Return the command that wrote results of other points into the folder; None if there are none."""
     earlier = _manifest_in(folder)
     return str(earlier["command"]) if earlier and earlier["sweep"] != _digest(points) else None
 
@@ -223,7 +223,7 @@ def is_written(folder: Path, points: Sequence[Point]) -> bool:
 
 
 def _manifest_in(folder: Path) -> dict[str, Any]:
-    """Return the manifest in a folder; empty if there is none, or another program's."""
+    """Return the manifest in a folder; empty if the folder has none, or one of another program."""
     try:
         found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return dict(found) if {"sweep", "command"} <= set(found) else {}
@@ -236,7 +236,7 @@ def _digest(points: Sequence[Point]) -> str:
 
 
 def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
-    """Return every key of the scenario that is set, with its values."""
+    """Return the scenario's keys that are set in some point, each with all its values."""
     values: dict[str, list[Any]] = {}
     for point in points:
         for key, value in point.scenario.model_dump(mode="json", exclude_none=True).items():
@@ -251,7 +251,7 @@ Row = TypeVar("Row")
 
 
 class Shard(NamedTuple):
-    """Share `number`, counted from 1, of `of` shares of a sweep's points."""
+    """Share `number` (1, 2, …) of `of` shares into which the points of a sweep are divided, e.g. 2 of 4."""
 
     number: int
     of: int
@@ -269,13 +269,13 @@ class Shard(NamedTuple):
         return cls(int(match[1]), int(match[2]))
 
     def share(self, keys: Sequence[str]) -> list[int]:
-        """Return the indices of this shard's keys, independent of the progress of other shards. Keys are hashes: taking
-        every n-th of them in order mixes sizes and algorithms, so no shard gets all long points."""
+        """Return the indices of the keys in this share, whatever other shares have done. Keys are hashes: taking every
+        n-th of the sorted keys mixes sizes and algorithms, so that no share gets all long points."""
         return sorted(sorted(range(len(keys)), key=keys.__getitem__)[self.number - 1 :: self.of])
 
 
 class RowLog(Generic[Row]):
-    """A log of rows by key; `written` converts a row for JSON and `read` converts it back, or raises an error."""
+    """A log of rows by key. `written` converts a row for JSON; `read` converts it back, or raises an error."""
 
     def __init__(self, own: Path, read: Callable[[Any], Row], written: Callable[[Row], Any]):
         self.own, self._read, self._written = own, read, written
@@ -284,7 +284,7 @@ class RowLog(Generic[Row]):
         return [self.own]
 
     def rows(self) -> dict[str, Row]:
-        """Return the rows by key of all complete lines."""
+        """Return the rows of all complete lines, by key."""
         rows = {}
         for log in self._all():
             for line in _text(log).splitlines():
@@ -296,7 +296,7 @@ class RowLog(Generic[Row]):
         return rows
 
     def append(self, key: str, row: Row) -> None:
-        """Append a row; raises SimcollError if it cannot be written, e.g. on a full disk."""
+        """Append a row to the log; raises SimcollError if it cannot be written, e.g. on a full disk."""
         line = json.dumps({"key": key, "row": self._written(row)}) + "\n"
         try:
             self.own.parent.mkdir(parents=True, exist_ok=True)
@@ -306,13 +306,13 @@ class RowLog(Generic[Row]):
             raise unwritable(self.own, error) from None
 
     def drop(self) -> None:
-        """Remove all logs: results.csv has their rows."""
+        """Remove all logs of the folder, as results.csv now has their rows."""
         for log in self._all():
             log.unlink(missing_ok=True)
 
 
 class Journal(RowLog[ResultRow]):
-    """The logs of a folder; rows are appended to one's own."""
+    """The logs of rows in a results folder, one per shard; a run appends to its shard's log and reads all logs."""
 
     def __init__(self, folder: Path, shard: Shard | None = None):
         self.folder = folder
@@ -333,7 +333,7 @@ def _text(log: Path) -> str:
 
 
 def _at_a_line(file: IO[bytes]) -> bool:
-    """Whether the file ends with a complete line; a kill or a full disk may have cut off the last one."""
+    """Whether the file ends with a complete line. A kill or a full disk may have cut the last line short."""
     if not file.seek(0, os.SEEK_END):
         return True
     file.seek(-1, os.SEEK_END)

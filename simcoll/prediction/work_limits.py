@@ -1,4 +1,4 @@
-"""Estimate memory and time of a point from its sizes, and refuse it before its topology is built."""
+"""Estimate the memory and time of a point from its numbers alone, and refuse it before its topology is built."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CURE: Final = "ask for fewer ranks"
 
 
 class ScheduleWork(NamedTuple):
-    """The size of a schedule: its transfers, the rows of all its parts, and the rows of its largest part. A repeated
-    step counts its rows once."""
+    """The size of a schedule: its transfers; the rows of all its parts, where a repeated step counts once; and the rows
+    of its largest part. A row is one transfer of a step."""
 
     transfers: int
     rows: int
@@ -73,7 +73,7 @@ def check_work(scenario: Scenario) -> None:
 
 
 def _check_meeting(scenario: Scenario, transfers: int, ranks: int) -> None:
-    """Raise InputError if solving the rates of transfers that share trunks takes too long."""
+    """Raise InputError if it would take too long to compute the rates of transfers that share trunks."""
     spec = scenario.topology
     if spec.hosts and spec.fabric not in APART and scenario.params().sharing == "fair":
         what = f"more than {format_count(transfers)} messages that meet on links"
@@ -81,23 +81,23 @@ def _check_meeting(scenario: Scenario, transfers: int, ranks: int) -> None:
 
 
 def _key(scenario: Scenario) -> str:
-    """Return the key that sets the number of ranks."""
+    """Return the key that sets the number of ranks, e.g. `topology.hosts`, for error messages."""
     named = (name for name in ("hosts", "nodes") if getattr(scenario.topology, name))
     return "ranks" if scenario.ranks else ".".join(["topology", *named])
 
 
 def check_runs(rank_runs: int, what: str, cure: str) -> None:
-    """Raise InputError if runs of so many ranks in all take too long."""
+    """Raise InputError if simulations take too long that together have `rank_runs` ranks."""
     check_time(rank_runs * SIMULATED_S, what, cure, "algorithm")
 
 
 def ranks_of(scenario: Scenario) -> int:
-    """Return the number of ranks if the scenario's numbers alone give it, else 0."""
+    """Return the number of ranks; 0 if the scenario's numbers do not give it without the topology."""
     return scenario.ranks or _places(scenario)
 
 
 def grown(make: Callable[[int], StreamedSchedule], ranks: int, of: tuple[int, int] = FEW) -> ScheduleWork:
-    """Return the least work of a schedule of so many ranks, extrapolated by a power law from two rank counts (`of`)."""
+    """Return a lower estimate of the work for `ranks` ranks, by a power law through the rank counts `of`."""
     few, more = map(make, of)
     if few.n == more.n:  # one group of the asked size is larger than both
         return _counted(more)
@@ -107,7 +107,7 @@ def grown(make: Callable[[int], StreamedSchedule], ranks: int, of: tuple[int, in
 
 
 def least_rows(scenario: Scenario) -> int:
-    """Estimate from below the rows of the scenario's schedule, from fewer ranks; 0 if that is impossible."""
+    """Return a lower estimate of the rows of the scenario's schedule, from fewer ranks; 0 if there is no estimate."""
     ranks = ranks_of(scenario)
     if ranks <= FEWER[1] or (make := _maker(scenario, ranks)) is None:
         return 0
@@ -125,7 +125,7 @@ def _counted(source: StreamedSchedule) -> ScheduleWork:
 
 
 def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
-    """Return the number of loops whose transfers are all replayed one by one; 0 if a few ranks may stand for all."""
+    """Return the number of loops whose transfers the engine computes one by one; 0 if a few ranks may stand for all."""
     params, link = scenario.params(), scenario.topology.link
     try:
         (held,) = loop_sizes(source, scenario.nbytes, scenario.itemsize, 0)
@@ -137,8 +137,8 @@ def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
 
 
 def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] | None:
-    """Return a function that makes the schedule for about so many ranks (as groups allow); None unless the schedule is
-    in the registry and depends on the number of ranks alone."""
+    """Return a function that makes the schedule for about n ranks (as groups allow). Return None if the schedule is not
+    in the registry, or depends on more than the number of ranks."""
     chosen, collective = scenario.algorithm, scenario.collective
     if scenario.workload or scenario.executed_by == "nccl":  # NCCL's calls run one channel for all
         return None
@@ -161,7 +161,7 @@ def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] 
 
 
 def _group_size(scenario: Scenario, ranks: int) -> int | None:
-    """Return the ranks of a group, 0 if the registry's rule forms groups, None if only the topology knows."""
+    """Return the ranks of a group; 0 if the registry's rule forms groups, None if only the topology tells the size."""
     spec, asked = scenario.topology, scenario.groups
     if isinstance(asked, int):
         return max(1, ranks // asked)
@@ -173,8 +173,8 @@ def _group_size(scenario: Scenario, ranks: int) -> int | None:
 
 
 def _groups(n: int, size: int, ranks: int) -> Groups:
-    """Return groups of about `n` ranks, similar to groups of `size` among all `ranks`: the smaller of their size and
-    number stays."""
+    """Return groups of about `n` ranks in all, for an estimate of groups of `size` among `ranks` ranks. Of group size
+    and group count the smaller one is kept."""
     count = ranks // size
     if size < count:
         count = max(2, n // size)
@@ -184,7 +184,7 @@ def _groups(n: int, size: int, ranks: int) -> Groups:
 
 
 def _places(scenario: Scenario) -> int:
-    """Return the number of devices that ranks occupy if the scenario's numbers alone give it, else 0."""
+    """Return the number of devices with ranks; 0 if the scenario's numbers do not give it without the topology."""
     spec, placement = scenario.topology, scenario.placement
     if isinstance(placement, tuple):
         return len(placement)

@@ -1,6 +1,6 @@
 """Compute points in this process, in other processes of this machine (loky), or on other machines (Dask).
 
-A worker imports simcoll anew. Each task therefore carries the algorithms that the user registered, and the contents of
+A worker process imports simcoll anew. So each task carries the algorithms that the user registered, and the contents of
 the files that its scenario names.
 """
 
@@ -35,7 +35,7 @@ Begun = Callable[[int], None]  # called with the index of each point that a work
 
 
 def check_jobs(jobs: object) -> None:
-    """Raise InputError if `jobs` is no number of processes."""
+    """Raise InputError if `jobs` is not a number of processes: 1, 2, … or -1."""
     jobs = unboxed(jobs)
     if not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
         raise InputError(f"--jobs {jobs!r} means nothing", "give 1, 2, … or -1 for all cores")
@@ -48,9 +48,9 @@ def compute(
     cluster: str | None = None,
     begun: Begun = lambda _: None,
 ) -> Iterator[tuple[int, ResultRow]]:
-    """Yield index and row of every point, as they come, from `jobs` processes (−1: one a core) or from a Dask cluster.
+    """Yield the index and row of every point as rows become ready, from `jobs` processes (-1: one a core) or from Dask.
 
-    Raises InputError for a cluster that cannot be used, SimcollError when workers are lost, and errors of `function`.
+    Raises InputError for a cluster that cannot be used, SimcollError if workers are lost, and errors of `function`.
     """
     if cluster is not None and points:
         yield from _on_cluster(function, points, cluster, begun)
@@ -64,14 +64,14 @@ def compute(
 
 @dataclass(frozen=True)
 class SharedInputs:
-    """The data that tasks share: algorithms that the user registered, by collective and name, and file contents."""
+    """The data that all tasks need: the user's registered algorithms by collective and name, and contents of files."""
 
     algorithms: Mapping[str, Mapping[str, Algorithm]]
     files: Mapping[str, bytes]
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> SharedInputs:
-        """Return the data for all points, sent once with many tasks."""
+        """Return the shared data of these points; they are sent once for many tasks."""
         alike = {(id(each.topology), each.profile, each.algorithm): each for each in (p.scenario for p in points)}
         files: dict[str, bytes] = {}
         for scenario in alike.values():
@@ -79,7 +79,7 @@ class SharedInputs:
         return cls(registry.ALGORITHMS, files)
 
     def answer(self, function: PointFunction, point: Point) -> ResultRow:
-        """Return the row of a point, computed in the worker."""
+        """Return the row of a point, computed by `function` with these data; called in the worker."""
         registry.ALGORITHMS.update({collective: dict(named) for collective, named in self.algorithms.items()})
         with input_files.carrying(self.files):
             return function(point)
@@ -114,8 +114,8 @@ def _in_processes(
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Make processes that start inside this context ignore Ctrl-C, which a terminal sends to all processes. Their
-    parent ends them, so they print nothing."""
+    """Make processes that start in this context ignore Ctrl-C, which a terminal sends to all processes. Their parent
+    process ends them, so that they print no error."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -135,7 +135,7 @@ def _in_process(
 
 @functools.cache
 def _end_with(parent: int) -> None:
-    """End this process when `parent` was killed: otherwise loky's workers would wait for it for ever."""
+    """End this process as soon as the process `parent` is gone: a worker of loky would wait for it for ever."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -157,8 +157,8 @@ def _on_cluster(
         raise InputError("--cluster needs Dask", 'pip install "simcoll[cluster]", here and on the workers') from None
 
     def answer(packed: bytes, shared: bytes, topic: str, version: str) -> list[tuple[int, Any]] | str:
-        """Return index and row of some points, or the reason why this worker has none. This function is nested, so Dask
-        sends its code, and neither scheduler nor worker needs simcoll to receive it."""
+        """Return the index and row of some points, or the reason why this worker cannot compute them. This nested
+        function is sent by Dask as code, so that scheduler and worker need no simcoll to receive it."""
         import cloudpickle
         from distributed import get_worker
 
@@ -228,7 +228,7 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError or ValueError if no scheduler answers at an address, where Dask's client may wait for ever."""
+    """Raise OSError or ValueError if no scheduler listens at `address`; Dask's client might wait for ever."""
     import socket
 
     from distributed.comm.addressing import get_address_host_port, normalize_address
@@ -243,7 +243,7 @@ def _knock(address: str) -> None:
 
 
 def _packed(*values: object) -> bytes:
-    """Return values pickled with the code of the user's registered algorithms, whose module other machines may lack."""
+    """Return values pickled together with the code of the user's algorithms, whose module other machines may lack."""
     import cloudpickle
 
     entries = (entry for named in registry.ALGORITHMS.values() for entry in named.values())
@@ -260,7 +260,7 @@ def _packed(*values: object) -> bytes:
 
 
 def _lost(address: str, status: str, answered: Any) -> BaseException:
-    """Return the reason for a missing row: an error of the task, or the loss of its worker."""
+    """Return the error to raise for a missing row: the error of its task, or the loss of its worker."""
     error: Any = answered[1] if isinstance(answered, tuple) else answered
     kind = type(error).__name__
     if status == "error" and type(error).__module__.partition(".")[0] != "distributed":

@@ -1,4 +1,4 @@
-"""Comparisons of measured and predicted times, calibrations and diagnoses as text."""
+"""Text for the terminal: comparisons of measured with predicted times, calibrations and diagnoses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ERRORS: Final = ("points", "mape", "median", "p95", "bias")
 
 
 def comparison_table(document: Mapping[str, Any]) -> str:
-    """Return every point with its error, coverage of intervals, ranking, errors by region, and the summary."""
+    """Return the text of `compare`: points with errors, coverage of intervals, order of algorithms, and the summary."""
     columns = ["collective", "ranks", "size_bytes", "dtype", "algorithm", "protocol", "measured_us", "predicted_us"]
     held = document["intervals"]
     columns += ["low_us", "high_us"] if held else []
@@ -57,7 +57,7 @@ def _ranking_line(ranking: Mapping[str, Any]) -> str:
 
 
 def calibration_table(document: Mapping[str, Any]) -> str:
-    """Return errors of the fit beside those of predictions without it, then remarks, and parameters with intervals."""
+    """Return the text of `simcoll calibrate`: errors with and without the fit, remarks, parameters with intervals."""
     errors = document["errors"]
     which = "held out" if "held_out" in errors else "fitted, as none is held out"
     count = document["beside"][-1]["points"]
@@ -86,7 +86,7 @@ def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
 
 
 def diagnosis_text(document: dict[str, Any]) -> str:
-    """Return the verdict's sentence, points and regions, the hypotheses, and the verdict with its reasons."""
+    """Return the text of `simcoll diagnose`: its sentence, points, regions, hypotheses, the verdict and its reasons."""
     columns = ["collective", "ranks", "nodes", "size_bytes", "algorithm", "protocol", "measured_us", "expected_us"]
     columns += ["low_us", "high_us", "region", "verdict"]
     points = [{**point, "verdict": _state(point)} for point in document["points"]]
@@ -122,7 +122,7 @@ def diagnosis_text(document: dict[str, Any]) -> str:
 
 
 def _fitted(confidence: str) -> str:
-    """Return, in words, the calls that the profile was fitted to; `confidence` is words joined by ", "."""
+    """Return in words to which calls the profile was fitted; `confidence` holds words joined by ", "."""
     first, *others = dict.fromkeys(_FITTED[word] for word in _FITTED if word in confidence.split(", "))
     return f"to {first}{' for some' if others else ''}" + "".join(f", for others to {each}" for each in others)
 
@@ -136,7 +136,7 @@ def _of_region(region: dict[str, Any]) -> str:
 
 
 def _how(region: dict[str, Any]) -> str:
-    """Return how far a region is off, and at which sizes."""
+    """Return in words by how much a region's times are off, and at which sizes."""
     if region["factor"] is None:
         return "times scatter"
     how = f"{region['factor']:.2f} times as long as expected, {_sizes(region, '')}"
@@ -151,7 +151,7 @@ def _sizes(region: dict[str, Any], side: str) -> str:
 
 
 def _bad_rows(document: dict[str, Any]) -> list[str]:
-    """Return a line about rows that took longer than rows of twice their size, and whether these rows are slow."""
+    """Return a line on rows that took longer than rows of twice their size; it says whether they count as slow."""
     bad = [point for point in document["points"] if point["bad_row"]]
     slow = sum(point["verdict"] == "slow" for point in bad)
     if not bad:
@@ -163,7 +163,7 @@ def _bad_rows(document: dict[str, Any]) -> list[str]:
 
 
 def _ranked(document: dict[str, Any]) -> list[str]:
-    """Return the table of hypotheses; empty if none was simulated."""
+    """Return the lines of the table of hypotheses; empty if none was simulated."""
     if len(document["hypotheses"]) == 1:
         return []
     shown = document["hypotheses"][:SHOWN]
@@ -174,7 +174,7 @@ def _ranked(document: dict[str, Any]) -> list[str]:
 
 
 def _verdict(document: dict[str, Any]) -> list[str]:
-    """Return the last lines: single points that are far off, and the verdict."""
+    """Return the last lines: single points whose times are far off, then the verdict."""
     single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
     if document["verdict"] in ("healthy", "wrong data"):
         also = ", and times that are as they should be" if document["wrong"] else ""
@@ -198,7 +198,7 @@ def _verdict(document: dict[str, Any]) -> list[str]:
 
 
 def _listed(regions: list[dict[str, Any]]) -> str:
-    """Return the worst regions in words."""
+    """Return in words the regions whose times are most off."""
     worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
     listed = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
     return "; ".join(listed) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")

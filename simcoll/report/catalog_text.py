@@ -1,4 +1,4 @@
-"""Lists of shipped things, and topologies, as text for the terminal."""
+"""Text for the terminal: lists of what simcoll ships, and descriptions of topologies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simcoll.units import format_bandwidth
 
 
 def listing(kind: str) -> str:
-    """Return the output of `simcoll list` for a kind."""
+    """Return the text of `simcoll list` for a kind of things, e.g. algorithms."""
     listings: dict[str, Callable[[], str]] = {
         "algorithms": _algorithms,
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
@@ -34,7 +34,7 @@ def _columns(pairs: Any) -> str:
 
 
 def _listed(name: str, width: int, text: str) -> str:
-    """Return a name and a text beside it, wrapped to the terminal's width; one line if stdout is not a terminal."""
+    """Return a name with a text beside it, wrapped to the terminal's width; a single line if stdout is no terminal."""
     if not sys.stdout.isatty():
         return f"{name:<{width}}  {text}"
     return text_table.wrapped(f"{name:<{width}}  {text}", " " * (width + 2))
@@ -49,7 +49,7 @@ def _algorithms() -> str:
 
 
 def _more(entry: registry.Algorithm) -> str:
-    """Return a note: whether an algorithm takes groups, its options, and its closed-form cost on a full mesh."""
+    """Return a note on an algorithm: whether it takes groups, its options, its cost formula on a full mesh."""
     notes = ["takes groups"] if entry.uses_groups else []
     notes += [f"{key}={'|'.join(_short(values))}" for key, values in entry.options.items()]
     notes += [f"cost {entry.cost}"] if entry.cost else []
@@ -75,7 +75,7 @@ def _scenarios() -> str:
 
 
 def topology_text(system: Mapping[str, Any]) -> str:
-    """Return devices, links and bisection bandwidth of a system as text."""
+    """Return a system's devices, links and bisection bandwidth as text."""
     nodes = f"{system['nodes']} node" + ("s" if system["nodes"] != 1 else "")
     lines = [f"{system['name']}: {len(system['ranks'])} ranks on {nodes}, routing {system['routing']}"]
     lines += ["devices", *(f"  {count:>6}  {kind}" for kind, count in system["devices"].items())]

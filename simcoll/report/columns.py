@@ -1,4 +1,4 @@
-"""Rows and columns of results: those in which rows differ, the column of a key, values as numbers and in words.
+"""Columns of result rows: those in which rows differ, the column that a key means, values as numbers and as words.
 
 Rows are mappings with the columns of results.csv.
 """
@@ -54,7 +54,7 @@ Drawn = TypeVar("Drawn", bound=PlotRow)
 
 
 def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """Return the rows that have a time; raises ValueError if there is none."""
+    """Return the rows that have a time; raises ValueError if no row has one."""
     timed = [row for row in rows if row.get("status", "ok") == "ok" and (row["time_us"] or 0) > 0]
     if not timed:
         raise ValueError("no row has a time to draw; the column `status` has the reasons")
@@ -62,9 +62,9 @@ def drawable(rows: Iterable[PlotRow]) -> list[PlotRow]:
 
 
 def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
-    """Return rows labelled with the requested algorithm, so that `auto` is one line.
+    """Return the rows with the requested algorithm as their `algorithm`, so that `auto` becomes one line of a plot.
 
-    If some rows of a picture have a measured basis, rows without one get `trust` = `modelled`.
+    If some rows of a picture are based on measurements, the others get `trust` = `modelled`.
     """
     rows = list(rows)
     known = {row.get("confidence") for row in rows} & _FITTED
@@ -79,7 +79,7 @@ def as_asked(rows: Iterable[PlotRow]) -> list[PlotRow]:
 
 
 class Panel(NamedTuple):
-    """One set of axes: its title and its rows, predicted and measured."""
+    """A panel of a picture: its title, its predicted rows and its measured rows."""
 
     title: str
     rows: Sequence[PlotRow]
@@ -87,8 +87,8 @@ class Panel(NamedTuple):
 
 
 def by_columns(rows: Sequence[PlotRow], columns: Sequence[str], measured: Iterable[PlotRow] = ()) -> list[Panel]:
-    """Return rows by the values of some columns, in order of appearance; a measured point goes to every panel that it
-    does not contradict."""
+    """Return panels: rows grouped by their values of `columns`, in order of appearance. A measured point goes to every
+    panel whose values it does not contradict."""
     panels = []
     for values, group in grouped(rows, lambda row: tuple(row.get(name) for name in columns)).items():
         known = dict(zip(columns, values, strict=True))
@@ -98,7 +98,7 @@ def by_columns(rows: Sequence[PlotRow], columns: Sequence[str], measured: Iterab
 
 
 def remarks(panels: Sequence[Panel], shown: int) -> str:
-    """Return the line below the title: topology, profile and sharing, the measured machines, and panels left out."""
+    """Return the line below a picture's title: topology, profile, sharing, measured machines, and panels left out."""
     rows = [row for panel in panels for row in panel.rows]
     parts = []
     for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):
@@ -116,13 +116,13 @@ def remarks(panels: Sequence[Panel], shown: int) -> str:
 
 
 def varying(rows: Sequence[PlotRow], columns: Iterable[str]) -> list[str]:
-    """Return the columns in which rows differ."""
+    """Return those of the columns in which rows differ."""
     return [name for name in dict.fromkeys(columns) if len({str(row.get(name)) for row in rows}) > 1]
 
 
 def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[str]) -> list[str]:
-    """Return the columns that distinguish rows with equal values in the columns `point`, without columns that add
-    nothing to earlier ones."""
+    """Return the columns that distinguish rows with equal values in the columns `point`. A column is left out if
+    earlier ones already distinguish the same rows."""
     chosen: list[str] = []
     for name in columns:
         values: dict[tuple[Any, ...], Any] = {}
@@ -133,9 +133,9 @@ def separating(rows: Sequence[PlotRow], columns: Iterable[str], point: Sequence[
 
 
 def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence[str] = ()) -> list[str]:
-    """Return the columns and swept keys that differ between rows of one algorithm and one `competing` value at a point.
+    """Return the columns in which rows of one algorithm (and of equal `competing` values) differ at a point.
 
-    Swept keys are compared across algorithms, too: `auto` may choose another algorithm for each value.
+    Swept keys also count if they differ between algorithms: `auto` may choose another algorithm for each value.
     """
     point = ("collective", "ranks", "size_bytes")
     chosen = separating(rows, columns, (*point, "algorithm", *competing))
@@ -143,7 +143,7 @@ def telling(rows: Sequence[PlotRow], columns: Iterable[str], competing: Sequence
 
 
 def column_of(rows: Sequence[PlotRow], key: str) -> str:
-    """Return the column that a key means: a column, a swept key, its last part, or an alias. Raises InputError."""
+    """Return the column that `key` names: a column, a swept key or its last part, or an alias. Raises InputError."""
     known = [*COLUMNS, *dotted(rows), *dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)]
     known = list(dict.fromkeys(known))
     name = ALIASES.get(key, key)
@@ -157,7 +157,7 @@ def column_of(rows: Sequence[PlotRow], key: str) -> str:
 
 
 def _suggested(rows: Sequence[PlotRow], key: str, known: Sequence[str]) -> str:
-    """Return the nearest column that is not empty, if any; columns in which rows differ, and columns of results."""
+    """Return a cure for a wrong key: the nearest column, those in which rows differ, and columns of results."""
     there = [name for name in known if any(row.get(name) not in (None, "") for row in rows)]
     words = {column: name for name, column in ALIASES.items() if "." not in name}
     near = nearest(key, [*there, *words.values()])
@@ -169,13 +169,13 @@ def _suggested(rows: Sequence[PlotRow], key: str, known: Sequence[str]) -> str:
 
 
 def inputs(rows: Sequence[PlotRow]) -> list[str]:
-    """Return the columns of inputs."""
+    """Return the columns that hold inputs of a run, not results."""
     return [*_INPUTS, *swept(rows)]
 
 
 def filtered(rows: Sequence[Drawn], conditions: Mapping[str, Iterable[object]]) -> list[Drawn]:
-    """Return the rows whose columns have one of the values. Sizes may be written as `64 MiB`, algorithms as asked for
-    (`auto`). Raises InputError for an unknown column, and if no row is left."""
+    """Return the rows that have one of the given values in each column of `conditions`. Sizes may be written as `64
+    MiB`, algorithms as requested (`auto`). Raises InputError for an unknown column, and if no row is left."""
     kept = list(rows)
     for key, values in conditions.items():
         column = column_of(rows, key)
@@ -204,7 +204,7 @@ def _plain(value: object) -> str:
 
 
 def number_of(column: str, value: object) -> float | None:
-    """Return a value as a number in its base unit; None if it is not a number."""
+    """Return a column's value as a number in its base unit (bytes, B/s, s); None if it is not a number."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
@@ -219,12 +219,12 @@ def number_of(column: str, value: object) -> float | None:
 
 
 def numeric(rows: Sequence[PlotRow], column: str) -> bool:
-    """Return whether every row has a number, or a quantity with a unit, in the column."""
+    """Return whether every row has a number, or a quantity with a unit, in this column."""
     return all(number_of(column, row.get(column)) is not None for row in rows)
 
 
 def are_sizes(rows: Sequence[PlotRow], column: str) -> bool:
-    """Return whether the column holds numbers of bytes."""
+    """Return whether this column holds sizes in bytes."""
     return column.endswith("_bytes") or all(units.size_in(row.get(column)) is not None for row in rows)
 
 
@@ -232,7 +232,7 @@ def are_sizes(rows: Sequence[PlotRow], column: str) -> bool:
 
 
 def is_time(column: str) -> bool:
-    """Return whether the column holds microseconds.
+    """Return whether this column holds times in microseconds, judging by its name.
 
     >>> is_time("time_us_p95"), is_time("busbw_GBps")
     (True, False)
@@ -241,7 +241,7 @@ def is_time(column: str) -> bool:
 
 
 def word(column: str) -> str:
-    """Return the word for a column.
+    """Return the word or words for a column in texts.
 
     >>> word("topology.hosts_per_leaf")
     'hosts per leaf'
@@ -253,7 +253,7 @@ def word(column: str) -> str:
 
 
 def axis_name(column: str) -> str:
-    """Return a column's name on its axis, with its unit if ticks do not show it.
+    """Return the name of a column for an axis, with the unit if the ticks do not show it.
 
     >>> axis_name("busbw_GBps"), axis_name("time_us_p95")
     ('bus bandwidth (GB/s)', 'time us p95')
@@ -263,7 +263,7 @@ def axis_name(column: str) -> str:
 
 
 def said(column: str, row: PlotRow, name: str = "") -> str:
-    """Return a column's value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`, with another `name`."""
+    """Return a value in words: `2 nodes`, `64 MiB`, `ring`, `oversubscription 4`; `name` replaces the column's name."""
     value = row.get(column)
     if column == "size_bytes":
         return short_size(int(value or 0))
@@ -277,7 +277,7 @@ def said(column: str, row: PlotRow, name: str = "") -> str:
 
 
 def label_of(row: PlotRow, columns: Sequence[str]) -> str:
-    """Return the values of some columns in words, as the name of a line; keys that end alike have their whole names."""
+    """Return the values of `columns` in words, as a line's name; keys that end alike have their whole names."""
     ends = [word(column) for column in columns]
     there = [column for column in columns if row.get(column) is not None]
     told = [column for column in there if column not in COMPETING or row[column] not in ("", "none")]
@@ -285,7 +285,7 @@ def label_of(row: PlotRow, columns: Sequence[str]) -> str:
 
 
 def constant(rows: Sequence[PlotRow], but: str) -> str:
-    """Return in words the values that all rows share, for the title, without the column `but`."""
+    """Return in words the values that all rows share, for the title of a picture; the column `but` is left out."""
     shared = []
     for column in ("algorithm", "collective", "workload", "size_bytes", "ranks", "nodes"):
         value = rows[0].get(column)

@@ -1,8 +1,7 @@
-"""Computation and communication of each rank over a step, and how much of the communication is hidden.
+"""Computation and communication of each rank over a training step, and how much communication computation hides.
 
-The shares are those of Holistic Trace Analysis' temporal breakdown and communication-computation overlap
-(https://hta.readthedocs.io): a rank computes, waits for communication alone (exposed), or is idle; communication at the
-same time as computation is hidden.
+The shares are those of Holistic Trace Analysis (https://hta.readthedocs.io): a rank computes, communicates without
+computing (exposed), or is idle. Communication at the same time as computation is hidden.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Interval = tuple[int, int]  # begin and end, in ps
 
 
 class RankOverlap(NamedTuple):
-    """A rank's time from 0 to `end_ps`, as disjoint intervals of computation and of communication, sorted."""
+    """When a rank computes and when it communicates: sorted, disjoint intervals in ps between 0 and `end_ps`."""
 
     rank: str
     end_ps: int
@@ -33,7 +32,7 @@ class RankOverlap(NamedTuple):
 
     @property
     def hidden_ps(self) -> int:
-        """Time in ps in which the rank computes and communicates."""
+        """Time in ps in which the rank computes and communicates at once."""
         return _length(self.computing) + _length(self.calling) - _length(union([*self.computing, *self.calling]))
 
     @property
@@ -54,7 +53,7 @@ class RankOverlap(NamedTuple):
 
 
 def summary(ran: Prediction, ranks: Sequence[RankOverlap] | None = None) -> list[str]:
-    """Return a line about the rank of a workload that waits longest for communication; empty for a single call."""
+    """Return a line on the rank of a workload that waits longest for communication; empty for a collective."""
     if not isinstance(ran, StepPrediction):
         return []
     worst = max(ranks or overlaps(ran), key=lambda rank: rank.exposed_ps)
@@ -64,7 +63,7 @@ def summary(ran: Prediction, ranks: Sequence[RankOverlap] | None = None) -> list
 
 
 def overlaps(ran: StepPrediction) -> list[RankOverlap]:
-    """Return the overlap of each rank of a workload, from the begin and end of each task."""
+    """Return, for each rank of a workload, when it computes and communicates, from the begin and end of its tasks."""
     begins, ends, kinds = ran.timeline.opened, ran.timeline.done, ran.tasks.kind
     end_ps = int(ends.max(initial=0))
     order = np.argsort(ran.tasks.rank, kind="stable")
@@ -78,7 +77,7 @@ def overlaps(ran: StepPrediction) -> list[RankOverlap]:
 
 
 def union(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Return disjoint intervals, in order, that cover the same time.
+    """Return sorted, disjoint intervals that cover the same time as the given ones.
 
     >>> union([(4, 6), (0, 2), (1, 3)])
     ((0, 3), (4, 6))

@@ -1,4 +1,4 @@
-"""The trace of a point: its collectives, computations, transfers and links as lanes of slices."""
+"""Make the trace of a point: its collectives, computations, transfers and links as lanes of slices."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _PARTS_OUT: Final = frozenset({"reduce_scatter", "scatter"})  # a rank receives 
 
 
 class Ran(NamedTuple):
-    """A collective that `ranks` ran. `nbytes` is the size as nccl-tests counts it. `algorithm` and `protocol` have
-    NCCL's names, or simcoll's if NCCL has none; without a protocol it is `none`."""
+    """A collective that `ranks` ran. `nbytes` is its size as nccl-tests counts sizes. `algorithm` and `protocol` have
+    NCCL's names, or simcoll's where NCCL has none; a call without a protocol has `none`."""
 
     collective: str
     op: str
@@ -44,7 +44,7 @@ class Ran(NamedTuple):
 
 
 def kernel_name(ran: Ran) -> str:
-    """Return the name of NCCL's kernel: collective, reduction and type, algorithm and protocol.
+    """Return the name of NCCL's kernel for a call: collective, operator and type, algorithm and protocol.
 
     >>> kernel_name(Ran("all_reduce", "sum", "float32", 4, 64, [0, 1], "ring", "LL"))
     'ncclDevKernel_AllReduce_Sum_f32_RING_LL'
@@ -64,7 +64,7 @@ def _plain(algorithm: str) -> str:
 
 
 def arguments(ran: Ran, rank: int) -> dict[str, Any]:
-    """Return the arguments that torch.profiler records for a collective on one rank; sizes in elements, not bytes."""
+    """Return what torch.profiler records for a collective on one rank; sizes are in elements, not in bytes."""
     elements, n = ran.nbytes // ran.itemsize, len(ran.ranks)
     return {
         "Collective name": _RECORDED.get(ran.collective, ran.collective),
@@ -89,8 +89,7 @@ MOST: Final = 300_000  # transfers and links they cross: more take long to write
 
 
 def trace_of(point: Point, transfers: bool = True) -> Trace:
-    """Return the trace of a point; without `transfers`, only what streams do. Replications are left out: the run is
-    undisturbed.
+    """Return the trace of a point; without `transfers` only the streams of ranks. Random disturbances are left out.
 
     Raises InputError for a point that is too large or has several calls, and the errors of the simulation.
     """
@@ -98,12 +97,12 @@ def trace_of(point: Point, transfers: bool = True) -> Trace:
 
 
 def crossings(program: Program) -> int:
-    """Return the number of transfers and of links that they cross."""
+    """Return the number of transfers plus the number of links that they cross, summed over transfers."""
     return len(program) + int(np.diff(program.routes.hop)[program.way].sum())
 
 
 def _check(prediction: Prediction) -> None:
-    """Raise InputError for a point of too many transfers, if possible before its program is built."""
+    """Raise InputError for a point with too many transfers to draw, if possible before its program is built."""
     messages = unheld_messages(prediction)
     if (slices := messages if messages > MOST else crossings(prediction.program)) > MOST:
         mistake = f"a trace of {slices:,} transfers and link crossings is too large ({MOST:,} at most)"
@@ -111,9 +110,9 @@ def _check(prediction: Prediction) -> None:
 
 
 def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
-    """Return a track for each stream of each rank, and below them the sends and receives of its channels.
+    """Return the trace of a prediction: a track for each stream of each rank; below, its channels' sends and receives.
 
-    A call by NCCL is drawn as one channel, whose transfers stand for all channels. Raises InputError for a point that
+    A call of NCCL is drawn as one channel, whose transfers stand for all channels. Raises InputError for a point that
     is too large or has several calls.
     """
     scenario, n = prediction.scenario, prediction.n
@@ -147,13 +146,13 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
 
 
 def rank_names(prediction: Prediction) -> list[str]:
-    """Return the name, with its device, of each rank and of each switch that reduces."""
+    """Return a name for each rank, with its device, and for each switch that reduces."""
     n = prediction.n
     return [f"{'rank' if p < n else 'switch'} {p} ({device})" for p, device in enumerate(prediction.devices)]
 
 
 def _faults(prediction: Prediction) -> list[Track]:
-    """Return a track for each fault, with the times in which it acts, up to the end of the run."""
+    """Return a track for each fault, with slices while the fault acts, up to the end of the run."""
     tracks: dict[tuple[str, str], Track] = {}
     for window in prediction.fault_windows:
         if window.begin < prediction.time_ps:
@@ -164,7 +163,7 @@ def _faults(prediction: Prediction) -> list[Track]:
 
 
 def _counts(prediction: Prediction) -> int | NDArray[Any]:
-    """Return how many channels each transfer stands for: one number for a call, an array for a joined plan."""
+    """Return for how many channels a transfer stands: one number for a call, an array by transfer for a joined plan."""
     if not isinstance(prediction, StepPrediction):
         return prediction.planned[0].lowered.count
     called = [prediction.calls[work.call, work.ranks] for work in prediction.plan.works if work.call]
@@ -190,8 +189,8 @@ def _about(scenario: Scenario, time_ps: int, more: dict[str, Any]) -> dict[str, 
 
 
 def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
-    """Return a track for each rank of a single call: host time and launch from the rank's arrival, then its kernel
-    until its last transfer is done."""
+    """Return a track for each rank of a single call: host time and launch from the rank's arrival on, then the kernel
+    until the rank's last transfer ends."""
     scenario, program, timeline = prediction.scenario, prediction.program, prediction.timeline
     n, waited, launch = prediction.n, prediction.waited_ps, prediction.waited_ps + prediction.launch_ps
     done = program.arrivals.copy()
@@ -212,12 +211,13 @@ def _kernels(prediction: Prediction, names: Sequence[str]) -> list[Track]:
 
 
 def _ran(scenario: Scenario, collective: str, nbytes: int, ranks: Sequence[int], algorithm: str, protocol: str) -> Ran:
-    """Return a collective with the algorithm and the protocol that ran it."""
+    """Return a collective of the scenario's type and operator, as this algorithm and protocol ran it."""
     return Ran(collective, scenario.op, scenario.dtype, scenario.itemsize, nbytes, ranks, algorithm, protocol)
 
 
 def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Track], list[Arrow]]:
-    """Return a track for each stream of each rank of a joined plan, and arrows from awaited to waiting tasks."""
+    """Return a track for each stream of each rank of a workload, and arrows from tasks to the tasks that wait for
+    them."""
     plan, tasks, timeline = prediction.plan, prediction.tasks, prediction.timeline
     streams = {
         (rank, stream): Track(names[rank], stream)
@@ -236,7 +236,7 @@ def _streams(prediction: StepPrediction, names: Sequence[str]) -> tuple[list[Tra
 
 
 def _owners(prediction: StepPrediction, program: Program) -> list[str]:
-    """Return the stream of each channel of a joined plan; empty for a switch's channel."""
+    """Return, for each channel of a joined plan, the stream that it belongs to; '' for a switch's channel."""
     assert program.tasks
     works = works_of_tasks(prediction)
     return [
@@ -245,7 +245,7 @@ def _owners(prediction: StepPrediction, program: Program) -> list[str]:
 
 
 def _doing(prediction: StepPrediction, number: int, rank: int, kind: int) -> tuple[str, str, dict[str, Any]]:
-    """Return name, kind and arguments of a task."""
+    """Return the name, kind and arguments of a task's slice."""
     work, call = prediction.plan.works[number], prediction.plan.works[number].call
     if kind == LAUNCHING:
         return f"launch {work.name}", "launch", {}
@@ -257,7 +257,7 @@ def _doing(prediction: StepPrediction, number: int, rank: int, kind: int) -> tup
 
 
 def _behind(program: Program, spots: list[Spot]) -> list[Arrow]:
-    """Return an arrow for each task that waits for a task on another track."""
+    """Return an arrow to each task from the task on another track for which it waits."""
     assert program.tasks
     first, before = program.tasks.first.tolist(), program.tasks.before.tolist()
     return [

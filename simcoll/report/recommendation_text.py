@@ -1,4 +1,4 @@
-"""Recommendations as text: choices by ranges of sizes, and lines to paste."""
+"""Recommendations as text: the best choice for each range of sizes, and lines to paste into a shell or program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WINDOWS: Final = (
 
 
 def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> str:
-    """Return the sentence, a table for each question, and lines to paste."""
+    """Return the text of `simcoll recommend`: a sentence, a table for each question, and lines to paste."""
     tables = text_table.remarks_wrapped(_text(documents))
     return "\n".join([text_table.wrapped(of_recommendations(documents), "  "), tables, *_pasted(documents, asked)])
 
@@ -43,11 +43,11 @@ def _text(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield lines for a shell: NCCL's variables for each of its own choices, the tuner's file, and exports of
-    schedules; for symmetric kernels, which no variable selects, lines that register buffers in torch.
+    """Yield lines to paste: NCCL's environment variables for each of its own choices, the tuner's file, and commands
+    that export schedules. No variable selects symmetric kernels, so for these the lines register buffers in torch.
 
     Source: torch's ProcessGroupNCCL, from memory: `registerMemPool(pool, symm)` calls ncclCommWindowRegister with
-    NCCL_WIN_COLL_SYMMETRIC. `simcoll measure` does so with `launch.registered`; not yet tried on a GPU.
+    NCCL_WIN_COLL_SYMMETRIC. `simcoll measure` does so with `launch.registered`; this was not yet tried on a GPU.
     """
     variables: dict[str, list[str]] = {}
     exports: dict[str, list[str]] = {}
@@ -99,7 +99,7 @@ def _symmetric(document: Mapping[str, Any]) -> bool:
 
 
 def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
-    """Return the command that exports a schedule as an MSCCL program; None if MSCCL cannot run it."""
+    """Return the command that exports a choice's schedule as an MSCCL program; None if MSCCL cannot run it."""
     name = choice["algorithm"]
     if "workload" in document or choice.get("executor") != "msccl":
         return None

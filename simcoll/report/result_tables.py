@@ -1,4 +1,4 @@
-"""Result rows as text tables for the terminal: collectives, workloads, and points with replications."""
+"""Result rows as text tables for the terminal: of collectives, of workloads, and of points with replications."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPARE: Final = (  # if the table is too wide
 
 
 def run_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
-    """Return the head, a line for each collective, and lines that name the busiest links."""
+    """Return the text for rows of collectives: their answer, a line for each row, and lines on the busiest links."""
     good, scenarios = [row for row in rows if row.status == "ok"], list(map(caveats.scenario_of, points))
     columns = ["size_bytes", "collective", "algorithm", "ranks", "nodes", "time_us", "algbw_GBps", "busbw_GBps"]
     judged = any(row.low_us is not None for row in rows)
@@ -53,7 +53,7 @@ def _text(
     table: tuple[str, str],
     more: Sequence[str] = (),
 ) -> str:
-    """Return the answer, the head, a table with the columns that all its rows share, and what is to be said of it."""
+    """Return a text: the answer in a sentence, the `head`, a table whose columns differ between rows, and remarks."""
     body, shared = table
     said_of = [f"# {text}" for text in (*unanswered(rows), *caveats.notes(points))]
     lines = [line for line in (*head, shared and f"# {shared}", body, *said_of, *more) if line]
@@ -62,7 +62,7 @@ def _text(
 
 
 def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
-    """Return the head, a line for each workload, and a line for the shortest step."""
+    """Return the text for rows of workloads: their answer, a line for each row, and one on the shortest step."""
     good = [row for row in rows if row.status == "ok"]
     columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
@@ -75,7 +75,7 @@ def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = (
 
 
 def varied_table(rows: Sequence[ResultRow]) -> str:
-    """Return quantiles of each point with replications, and the share of each cause; empty without replications."""
+    """Return the quantiles of each point with replications, and each cause's share of the delay; empty without them."""
     varied = _with_asked([row for row in rows if row.replications])
     good = [{**row, "due to": _shares(row["slowdown_shares"] or {})} for row in varied]
     columns = ["workload", "collective", "algorithm", "ranks", "size_bytes", "replications", "time_us"]
@@ -94,7 +94,7 @@ def varied_table(rows: Sequence[ResultRow]) -> str:
 
 
 def _with_asked(rows: Sequence[ResultRow]) -> list[Mapping[str, Any]]:
-    """Return rows with the algorithm as printed: `auto → ring` if several were requested, else the one that ran."""
+    """Return rows with the algorithm as text: `auto → ring` if several names were requested, else the one that ran."""
     if not varying(rows, ["asked"]):
         return list(rows)
     return [{**row, "algorithm": row.algorithm if _by_name(row) else f"{row.asked} → {row.algorithm}"} for row in rows]
@@ -122,21 +122,21 @@ def _chunks(scenarios: Sequence[Scenario]) -> str:
 
 
 def _settings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns in which rows differ, besides collective, algorithm, size and ranks."""
+    """Return the columns, besides collective, algorithm, size and ranks, in which rows differ."""
     calls = ("executor", "protocol", "library_version", "in_place")
     named = ("topology", "profile", "dtype", "op", "root", *calls)
     return [*varying(rows, named), *swept(rows)]
 
 
 def values_of(rows: Sequence[ResultRow], column: str) -> str:
-    """Return the first three distinct values of a column as text, and the number of values."""
+    """Return the first three different values in a column as text, and how many there are in all."""
     values = list(dict.fromkeys(str(row[column]) for row in rows if row[column] is not None)) or ["-"]
     values = [titled(value) for value in values] if column == "profile" else values
     return ", ".join(values[:3]) + (f", … ({len(values)})" if len(values) > 3 else "")
 
 
 def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
-    """Return a line of each algorithm's busiest link at the largest size, and one for those that links do not limit."""
+    """Return a line on the busiest link of each algorithm at the largest size, and one for all that no link limits."""
     used = _with_asked([row for row in rows if row.binding_link])
     if not used:
         return []
@@ -160,11 +160,11 @@ def _busiest_lines(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def few(texts: Sequence[str], between: str = ", ", most: int = 5) -> str:
-    """Return the first `most` texts, joined, and how many there are."""
+    """Return the first `most` texts, joined by `between`; if there are more, also the number of all texts."""
     return between.join(texts[:most]) + (f"{between}… ({len(texts)})" if len(texts) > most else "")
 
 
 def _short(value: Any) -> Any:
-    """Return a size as people write it; other values unchanged. Ranges of sizes hold bytes."""
+    """Return a value as people write it: sizes with units, ranges of sizes too; other values stay."""
     size = units.size_in(value)
     return value if size is None else format_size(size)

@@ -1,4 +1,4 @@
-"""The plots of a run: chosen by the scenario, drawn by `plot`, written to a folder."""
+"""The plots of a run: the scenario chooses them, `plot` draws them, and this module writes them to a folder."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _DRAWN: Final = ("collective", "ranks", "nodes", "size_bytes", "time_us", "algor
 
 
 def draw(points: Sequence[Point], figures: Sequence[Named], folder: Path, kind: str = "png") -> list[Path]:
-    """Write `figures` (from `asked`) and the single plots that the scenarios ask for as files; return their paths."""
+    """Write plots as files: `figures` (from `asked`) and wanted pictures of single points. Return the paths."""
     singles = single_figures(points, _wanted([point.scenario for point in points], SINGLE))
     return write([*figures, *singles], folder, kind)
 
 
 def write(figures: Iterable[Named], folder: Path, kind: str = "png") -> list[Path]:
-    """Write figures to files named after them; return the paths."""
+    """Write each figure to a file that has the figure's name; return the paths."""
     from simcoll.report.plot import save
 
     paths = []
@@ -48,13 +48,13 @@ def write(figures: Iterable[Named], folder: Path, kind: str = "png") -> list[Pat
 
 
 def _wanted(scenarios: Sequence[Scenario], which: Collection[str]) -> list[str]:
-    """Return the plots of `which` that a scenario asks for."""
+    """Return those plot names of `which` that at least one of the scenarios asks for."""
     asked = dict.fromkeys(plot for scenario in scenarios for plot in scenario.plots)
     return [plot for plot in asked if isinstance(plot, str) and plot in which]
 
 
 def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]:
-    """Yield name and figure of the curves and maps that the scenarios ask for."""
+    """Yield the names and figures of those curves and maps that the scenarios ask for."""
     scenarios = [point.scenario for point in points]
     alone = [scenario for scenario in scenarios if not scenario.workload]
     measured = [point for points in _measured(alone, rows).values() for point in points]
@@ -66,7 +66,7 @@ def asked(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Named]
 
 
 def _drawn(name: str, draw: Callable[[], Any]) -> Iterator[Named]:
-    """Yield a figure and its name, or say on stderr why it cannot be drawn: no picture makes a run fail."""
+    """Yield a figure with its name. If it cannot be drawn, say why on stderr: no picture makes a run fail."""
     try:
         yield name, draw()
     except (ValueError, SimcollError, MemoryError) as reason:
@@ -74,7 +74,7 @@ def _drawn(name: str, draw: Callable[[], Any]) -> Iterator[Named]:
 
 
 def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
-    """Return the figure of a quantity over a key; raises InputError."""
+    """Return the figure of one quantity over one key, as `plot` describes it; raises InputError."""
     from simcoll.report.columns import filtered
     from simcoll.report.plot.any_key import key_figure
 
@@ -83,12 +83,12 @@ def over_key(rows: Sequence[ResultRow], plot: KeyPlot) -> Any:
 
 
 def listed(value: Any) -> list[str]:
-    """Return one or several values as a list of texts."""
+    """Return one value, or each of several values, as a list of texts."""
     return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
 
 
 def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
-    """Yield curves and maps of rows; a line on stderr says why one cannot be drawn."""
+    """Yield names and figures of the `wanted` curves and maps; if one cannot be drawn, a line on stderr says why."""
     from simcoll.report.plot.any_key import scaling_figure, size_figure
     from simcoll.report.plot.maps import crossover_figure
     from simcoll.report.plot.steps import step_figure
@@ -106,7 +106,7 @@ def curves(rows: Sequence[ResultRow], wanted: Sequence[str], measured: Sequence[
 
 
 def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write the points of a comparison as a table and a picture; return the paths."""
+    """Write the points of a comparison to the folder, as a table and as a picture; return the paths."""
     from simcoll.report.plot import save
     from simcoll.report.plot.comparison import compare_figure
 
@@ -118,7 +118,7 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
-    """Return a note for each requested measured table without rows of the run's points."""
+    """Return a note for each measured table in the scenarios that has no row matching the run's points."""
     kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in dict.fromkeys(map(_kind, rows))]
     what = ", ".join(kinds[:3])
     tables = _measured(scenarios, rows)
@@ -126,12 +126,12 @@ def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[
 
 
 def _kind(row: Any) -> tuple[str, int | None, str | None]:
-    """Return collective, ranks and dtype; a measured row is drawn only beside rows that share all three."""
+    """Return collective, ranks and dtype; a measured row is drawn only with predicted rows that share all three."""
     return row.collective, row.ranks, row.dtype
 
 
 def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> dict[str, list[dict[str, Any]]]:
-    """Return the points of each measured table that curves ask for, if they match rows of the run, with their bus
+    """Return, for each measured table that the scenarios name, its points that match rows of the run, with their bus
     bandwidth."""
     from simcoll.formats.measured import find_measured, read_measured
     from simcoll.schedule.collectives import collective
@@ -150,7 +150,7 @@ def _measured(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> dict[
 
 
 def swept_words(point: Point, place: bool = True) -> list[str]:
-    """Return the values of a point's swept keys in words, without those in the point's name. If not `place`, keys that
+    """Return the values of a point's swept keys in words, except those in the point's name. Without `place`, keys that
     the machine's name tells are left out, too."""
     from simcoll.report.columns import ALIASES, said
 
@@ -163,7 +163,7 @@ def swept_words(point: Point, place: bool = True) -> list[str]:
 
 
 def shortest_step(points: Sequence[Point], rows: Sequence[ResultRow]) -> Point | None:
-    """Return the workload with the shortest step; None if rows and points do not correspond."""
+    """Return the point of the workload with the shortest step; None if there is not one row for each point."""
     timed = [
         (row.time_ps, place)
         for place, (point, row) in enumerate(zip(points, rows, strict=False))
@@ -173,7 +173,7 @@ def shortest_step(points: Sequence[Point], rows: Sequence[ResultRow]) -> Point |
 
 
 def step_overlap(point: Point) -> Any:
-    """Return the figure of computation and communication of a step; raises ValueError if that would take long."""
+    """Return the figure of a step's computation and communication; raises ValueError if computing it takes too long."""
     from simcoll.explanation.explained_run import unheld_messages
     from simcoll.prediction.predict import predict
     from simcoll.prediction.predictions import StepPrediction
@@ -198,7 +198,7 @@ def step_overlap(point: Point) -> Any:
 
 
 def single_figures(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield name and figure of each wanted plot of each example on the first machine."""
+    """Yield the names and figures of the `wanted` pictures of single points, for each example on the first machine."""
     if wanted and any(point.scenario.workload for point in points):
         print(
             f"{', '.join(wanted)}: for single collectives; a workload has `overlap`, `step`, --trace",
@@ -226,7 +226,7 @@ def single_figures(points: Sequence[Point], wanted: Sequence[str]) -> Iterator[t
 
 
 def examples(points: Sequence[Point]) -> list[Point]:
-    """Return the largest size of each collective and algorithm on each topology and number of ranks."""
+    """Return the largest size's point of each collective and algorithm on each topology and number of ranks."""
 
     def like(point: Point) -> tuple[str, str, str]:
         return place_of(point.scenario), point.scenario.collective, point.scenario.algorithm
@@ -236,13 +236,13 @@ def examples(points: Sequence[Point]) -> list[Point]:
 
 
 def by_turns(points: Sequence[Point]) -> list[Point]:
-    """Return points in round-robin order: the first of each topology and number of ranks, then the second of each, …"""
+    """Return points in turn: the first of each topology and number of ranks, then the second of each, and so on."""
     turns = zip_longest(*grouped(points, lambda point: place_of(point.scenario)).values())
     return [each for turn in turns for each in turn if each]
 
 
 def place_of(scenario: Scenario) -> str:
-    """Return a key for the topology and number of ranks of a scenario."""
+    """Return a key that is equal for scenarios with the same topology and number of ranks."""
     return repr((scenario.topology, scenario.ranks))
 
 

@@ -1,4 +1,4 @@
-"""Views of an algorithm: its counts, the contents of every rank before and after, a space-time picture."""
+"""Show an algorithm: its counts, the data of every rank before and after, and a diagram of its transfers over time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _STAR_SIZE: Final = 64 * 2**20
 
 
 def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedule:
-    """Return the schedule of `COLLECTIVE/ALGORITHM` on n ranks in `groups` equal groups, by default the registry's. If
-    the algorithm needs a switch that reduces, there is one. Raises InputError if groups cannot be equal."""
+    """Return the schedule of `COLLECTIVE/ALGORITHM` on n ranks, in `groups` equal groups (default: as the registry
+    does). An algorithm that needs a switch that reduces gets one. Raises InputError if groups cannot be equal."""
     entry, options = find(name)
     if groups is not None and n % groups:
         raise InputError(f"--groups: {n} ranks are not {groups} equal groups", "give a divisor of the ranks")
@@ -37,7 +37,7 @@ def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedu
 
 
 def find(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
-    """Return the entry and options of `COLLECTIVE/ALGORITHM`; raises InputError."""
+    """Return the registry's entry, and the options, of an algorithm named `COLLECTIVE/ALGORITHM`; raises InputError."""
     which, slash, algorithm = name.partition("/")
     if not slash:
         first = {known: f"{which}/{known}" for which in reversed(COLLECTIVES) for known in registry.names(which)}
@@ -51,7 +51,7 @@ MOST_RANKS: Final = 8192  # a step that pairs all of more ranks does not fit in 
 
 
 def check_length(name: str, n: int, root: int = 0) -> None:
-    """Raise InputError if a schedule is too long to be shown."""
+    """Raise InputError if the schedule of `COLLECTIVE/ALGORITHM` on n ranks is too long to be shown."""
     entry, options = find(name)
     request = registry.Request(n, root, agents=int(entry.needs_agent), options=options)
     lengths = itertools.accumulate(part.transfers for part in entry.steps(request))
@@ -60,7 +60,7 @@ def check_length(name: str, n: int, root: int = 0) -> None:
 
 
 def star_time_ps(schedule: Schedule) -> int:
-    """Return the time in ps for 64 MiB on a star of 50 GB/s, 0.5 us links; compares algorithms by one number."""
+    """Return a time that compares algorithms: in ps, for 64 MiB on a star of links with 50 GB/s and 0.5 us."""
     spec = TopologySpec.model_validate({"fabric": "single-switch", "hosts": max(2, schedule.n), "link": _STAR})
     topology = build_topology(spec)
     devices = [*topology.ranks[: schedule.n], *["switch"] * schedule.agents]
@@ -69,7 +69,7 @@ def star_time_ps(schedule: Schedule) -> int:
 
 
 def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a row for each rank count: counts, and the speed-up over the naive algorithm on a star."""
+    """Return, for each number of ranks, a row of counts, and the speed-up over the naive algorithm on a star."""
     which = name.partition("/")[0]
     rows = []
     for n in ranks:
@@ -89,12 +89,12 @@ def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _plainest(which: str) -> str:
-    """Return the algorithm that speed-ups refer to: naive if registered, else direct."""
+    """Return the algorithm to which speed-ups refer: `naive` if the collective has it, else `direct`."""
     return "naive" if "naive" in registry.names(which) else "direct"
 
 
 def counts_line(schedule: Schedule) -> str:
-    """Return a sentence with steps, messages and the share of the data that the busiest rank sends."""
+    """Return a sentence with numbers of steps and messages, and the share of data that the busiest rank sends."""
     count, fraction = counts(schedule), sent_fraction(schedule)
     steps = f"{count['steps']} step{'s' * (count['steps'] != 1)}, {count['messages']} messages"
     what = f"{schedule.collective}/{schedule.algorithm} on {schedule.n} ranks"
@@ -102,7 +102,7 @@ def counts_line(schedule: Schedule) -> str:
 
 
 def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence with steps and speed-up, and a table of counts and times by rank count."""
+    """Return a sentence with steps and speed-up, then a table of counts and times for each number of ranks."""
     first, last = rows[0], rows[-1]
     steps = f"{first['steps']} step{'s' * (first['steps'] != 1)}"
     if first["steps"] != last["steps"]:
@@ -117,7 +117,7 @@ def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def data(schedule: Schedule) -> str:
-    """Return the contents of every rank before and after, block by block: `a1` is block 1 of rank 0's (a's) buffer."""
+    """Return what each rank holds before and after, block by block: `a1` is block 1 of the buffer of rank 0 (a)."""
     contract = collective(schedule.collective)
     before = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root)
     after = contract.table(contract.after, schedule.n, schedule.n_chunks, schedule.root)
@@ -146,7 +146,7 @@ def _letter(rank: int) -> str:
 
 
 def diagram(schedule: Schedule) -> str:
-    """Return a line for each transfer, ranks as columns: `●` sends, `>` or `<` carries, `+` reduces, `▸` overwrites."""
+    """Return a line for each transfer, with ranks as columns: `●` sends, `>` `<` carry, `+` reduces, `▸` overwrites."""
     n, lines = schedule.participants, []
     names = [str(p) if p < schedule.n else "sw" for p in range(n)]
     lines.append("step  " + "".join(f"{name:^6}" for name in names))
@@ -176,12 +176,12 @@ FULL_PROOF: Final = 1024  # ranks up to which `simcoll verify` proves in full
 
 
 def every_pair() -> list[str]:
-    """Return all registered `COLLECTIVE/ALGORITHM`."""
+    """Return the names of all registered algorithms, as `COLLECTIVE/ALGORITHM`."""
     return [f"{which}/{name}" for which in registry.ALGORITHMS for name in registry.names(which)]
 
 
 def verdict(name: str, n: int) -> dict[str, Any]:
-    """Prove an algorithm on n ranks; return collective, name, ranks, status (proved, refused, wrong), reason, proof."""
+    """Prove an algorithm on n ranks; return a row with status (proved, refused, wrong), reason and proof."""
     try:
         return verdict_on(build(name, n))
     except RefusedError as error:
@@ -191,7 +191,7 @@ def verdict(name: str, n: int) -> dict[str, Any]:
 
 
 def verdict_on(schedule: Schedule) -> dict[str, Any]:
-    """Prove a schedule; return a row as `verdict` does."""
+    """Prove a given schedule; return a row like that of `verdict`."""
     proof: Proof = "full" if schedule.n <= FULL_PROOF else "fingerprint"
     case = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n, "proof": proof}
     try:
@@ -202,7 +202,7 @@ def verdict_on(schedule: Schedule) -> dict[str, Any]:
 
 
 def proof_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a count, and a line for each proof."""
+    """Return a sentence that counts the proofs, then a line for each of them."""
     lines = [f"{row['collective']}/{row['algorithm']}, {row['ranks']} ranks: {_verdict(row)}" for row in rows]
     return "\n".join([of_proofs(rows), *lines])
 

@@ -1,4 +1,4 @@
-"""The first sentence of a command's output: its answer. For result rows see `prediction.summary_sentence`."""
+"""The first sentence of a command's output: its answer. For rows of results see `prediction.summary_sentence`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part o
 
 
 def of_explanation(document: JsonAnswer) -> str:
-    """Return the main causes of a point's time, what binds on its path, and the change that would help most."""
+    """Return in a sentence what takes most of a point's time, which link binds, and the change that would help most."""
     gains = [each for each in document["what_if"] if each["factor"] >= 1.05]
     best = max(gains, key=lambda each: float(each["factor"]), default=None)
     help_ = f"; if {best['change']}: {took(best['time_us'])}" if best else ""
@@ -25,7 +25,7 @@ def of_explanation(document: JsonAnswer) -> str:
 
 
 def _bound(document: JsonAnswer) -> str:
-    """Return that the host binds, if GPUs wait for it; else the main kind of links of the path and its busiest link."""
+    """Return that the host binds, if GPUs wait for it; else the main kind of links on the path and its busiest link."""
     if any(each["cause"] == "host" for each in document["causes"]):
         return "the host's launches bind"
     links = document["binds"]
@@ -37,7 +37,7 @@ def _bound(document: JsonAnswer) -> str:
 
 
 def of_several(documents: Sequence[JsonAnswer]) -> str:
-    """Return the shortest and the longest of several points, with the main cause of each."""
+    """Return in a sentence the shortest and the longest time of several points, with the main cause of each."""
     ends = (min(documents, key=lambda d: float(d["time_us"])), max(documents, key=lambda d: float(d["time_us"])))
     said = [f"{_what(each)} {took(each['time_us'])} ({_most(each, 1)})" for each in ends]
     return f"{len(documents)} points, from {said[0]} to {said[1]}."
@@ -48,7 +48,7 @@ def _what(document: JsonAnswer) -> str:
 
 
 def _most(document: JsonAnswer, count: int) -> str:
-    """Return the `count` causes, with the kind of links if any, that take most of the time."""
+    """Return the `count` causes that take most of the time, with the kind of links of each, if any."""
     shares = Counter[tuple[str, str | None]]()
     for place in document["places"]:
         shares[place["cause"], place["kind"]] += place["share"]
@@ -57,7 +57,7 @@ def _most(document: JsonAnswer, count: int) -> str:
 
 
 def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
-    """Return the first question's choices for its smallest and largest sizes, and how many more there are."""
+    """Return in a sentence the first question's choices at its smallest and largest sizes, and the number of others."""
     first = documents[0]
     choices = first["ranges"]
     text = choices[0]["choice"]
@@ -78,7 +78,7 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
 
 
 def of_comparison(document: JsonAnswer) -> str:
-    """Return the mean error, and where it is worst."""
+    """Return in a sentence the mean error of the predictions, and where the error is largest."""
     total = document["summary"][-1]
     worst = max(document["points"], key=lambda point: abs(float(point["error"])))
     size = f", {short_size(worst['size_bytes'])}" if worst.get("size_bytes") else ""
@@ -91,7 +91,7 @@ def of_comparison(document: JsonAnswer) -> str:
 
 
 def of_diagnosis(document: JsonAnswer) -> str:
-    """Return a diagnosis: wrong data or another machine, healthy, or what is off and what explains it."""
+    """Return a diagnosis in a sentence: wrong data, another machine, healthy, or what is slow and what explains it."""
     times = _of_times(document)
     first = {"Wrong data": document["wrong"], "Another machine": document["other_gpus"]}
     said = [f"{what}: {why}." for what, why in first.items() if why]
@@ -138,7 +138,7 @@ def _listed(names: Sequence[str], word: str) -> str:
 
 
 def _outside(points: Sequence[JsonAnswer]) -> str:
-    """Return the points outside their bands in regions that are not off: `; slow: all_reduce 256 MiB`."""
+    """Return single points outside their bands, in regions that are normal as a whole: `; slow: all_reduce 256 MiB`."""
     said = ""
     for verdict in ("slow", "fast"):
         outside = [point for point in points if point["verdict"] == verdict]
@@ -150,13 +150,13 @@ def _outside(points: Sequence[JsonAnswer]) -> str:
 
 
 def _point(point: JsonAnswer, ranks: bool) -> str:
-    """Return `all_reduce 256 MiB on 8`, without ` on 8` unless `ranks`."""
+    """Return a point in words, with `ranks`: `all_reduce 256 MiB on 8`."""
     on = f" on {point['ranks']}" if ranks else ""
     return f"{point['collective']} {short_size(point['size_bytes'])}{on}"
 
 
 def only_faster(regions: Sequence[JsonAnswer]) -> bool:
-    """Return whether regions that are off hold points that are too fast, and none that is too slow."""
+    """Return whether all abnormal regions have points that are too fast, and none that are too slow."""
     return all(
         region["factor"] is not None and region["factor"] < 1 and region["contrary_factor"] is None
         for region in regions
@@ -164,14 +164,14 @@ def only_faster(regions: Sequence[JsonAnswer]) -> bool:
 
 
 def explanation(document: JsonAnswer) -> str:
-    """Return the best hypothesis, and others that explain a diagnosis equally well, with their values."""
+    """Return in words the best hypothesis, and those that explain the times equally well, with their values."""
     best, *others = document["hypotheses"]
     good = [best, *(each for each in others if each["hypothesis"] in document["also"])]
     return _listed([each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good], "or")
 
 
 def of_calibration(document: JsonAnswer) -> str:
-    """Return the numbers of fitted parameters and rows, and the error on rows that were not fitted."""
+    """Return in a sentence how many parameters and rows were fitted, and the error on rows that were not fitted."""
     errors = document["errors"]
     fit, scored = errors["fitted"], errors.get("held_out")
     tail = f", {scored['mape']:.1f} % on {scored['rows']} rows that were not fitted" if scored else ""
@@ -182,7 +182,7 @@ def of_calibration(document: JsonAnswer) -> str:
 
 
 def of_tuner(documents: Sequence[JsonAnswer]) -> str:
-    """Return NCCL's choices for an all-reduce, by size, on each number of nodes."""
+    """Return in a sentence what NCCL chooses for an all-reduce, by size, on each number of nodes."""
     first, said = documents[0], [_choices(each) for each in documents]
     opening = f"{str(first['library']).upper()} {first['version']} chooses for {said[0][0]}"
     if len(documents) == 1:
@@ -195,7 +195,7 @@ def of_tuner(documents: Sequence[JsonAnswer]) -> str:
 
 
 def _choices(document: JsonAnswer) -> tuple[str, str]:
-    """Return the choices by size of `all_reduce`, or else of the first collective, after its name."""
+    """Return a name and NCCL's choices by size: of `all_reduce`, or else of the first collective."""
     chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
     ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']} {c['protocol']}")]
     parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]
@@ -204,7 +204,7 @@ def _choices(document: JsonAnswer) -> tuple[str, str]:
 
 
 def of_proofs(rows: Sequence[JsonAnswer]) -> str:
-    """Return how many schedules are proved, or one that is wrong."""
+    """Return in a sentence how many schedules are proved, or one that is wrong."""
     wrong = [row for row in rows if row["status"] == "wrong"]
     proved = sum(row["status"] == "proved" for row in rows)
     first = (wrong or rows)[0]
@@ -219,14 +219,14 @@ def of_proofs(rows: Sequence[JsonAnswer]) -> str:
 
 
 def of_import(document: JsonAnswer) -> str:
-    """Return the kind that a file was read as, and the numbers of assumptions and warnings."""
+    """Return in a sentence what kind of file was read, and the numbers of assumptions and warnings."""
     counts = [f"{len(document['assumed'])} assumed", _counted(len(document["warnings"]), "warning")]
     where = f", and written to {document['file']}" if document["file"] else ""
     return f"Read as a {document['kind']}{where}: {' and '.join(counts)}."
 
 
 def of_pictures(names: Sequence[str], rows: int) -> str:
-    """Return the names of the pictures that were drawn."""
+    """Return in a sentence which pictures were drawn."""
     return f"{_counted(len(names), 'picture')} of {_counted(rows, 'row')}: {', '.join(names)}."
 
 
@@ -235,7 +235,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def of_measured(rows: Sequence[JsonAnswer]) -> str:
-    """Return the number of measured points, the range of their times, and how far repeated runs differ."""
+    """Return in a sentence how many points were measured, the range of times, and how far repeated runs differ."""
     short, long = (pick(rows, key=lambda row: float(row["time_us"])) for pick in (min, max))
     widest = f"{max(float(row['spread']) for row in rows):.0%}"
     if len(rows) == 1:
@@ -254,6 +254,6 @@ def _measured(row: JsonAnswer) -> str:
 
 
 def of_studies(carried: int, studies: int, missed: int) -> str:
-    """Return the number of studies carried out, and of goals missed."""
+    """Return in a sentence how many studies were carried out, and how many goals they missed."""
     goals = f"{_counted(missed, 'goal')} missed" if missed else "no goal missed"
     return f"{carried} of {studies} {'study' if studies == 1 else 'studies'} carried out, {goals}."

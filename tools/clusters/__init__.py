@@ -1,5 +1,6 @@
-"""Learn from measured tables of clusters: transports between nodes, how wrong the model is, and the board of clusters.
+"""Learn from measured tables of clusters: fit transports (networks) between nodes, estimate the model's errors, and
+write the board of clusters.
 
-The tables were published by others and are not shipped. `tools/board.py`, `tools/learn_prediction_errors.py` and
-`tools/refit.py` take their folder.
+Others published these tables, so simcoll does not ship them. `tools/board.py`, `tools/learn_prediction_errors.py` and
+`tools/refit.py` take the folder of tables as an argument.
 """

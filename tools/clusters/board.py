@@ -1,6 +1,6 @@
-"""Write the board of clusters: verdicts, series that are near, signed errors by region, what intervals hold, rivals.
+"""Write the board of clusters: verdicts, accurate series, signed errors by region, coverage of intervals, and rivals.
 
-See `cluster_scores` for what is counted.
+The module `cluster_scores` defines the numbers that the board shows.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ REPORT: Final = "CLUSTERS.md"
 
 
 def write(tables: Path, folder: Path, output: Path, tell: Tell) -> Path:
-    """Score the measured tables of a folder, and write the board to `output`; return its path.
+    """Score the measured tables in the folder `tables`, write the board to the folder `output`, and return its path.
 
-    `folder` has the names of clusters. Raises like `rows_of`.
+    `folder` holds `clusters.yaml`, which names the clusters. Raises the errors of `rows_of`.
     """
     rows, networks = left_out.with_left_out(rows_of(tables, folder, tell), tell)
     taught = lessons.of_others(rows)
@@ -56,7 +56,7 @@ def write(tables: Path, folder: Path, output: Path, tell: Tell) -> Path:
 
 
 def _lines(rows: Sequence[ClusterRow]) -> Iterator[str]:
-    """Yield the board as Markdown, line by line."""
+    """Yield the lines of the board in Markdown."""
     yield ABOUT
     for title, columns, cells in _tables(rows):
         yield f"## {title}\n"
@@ -83,7 +83,7 @@ def _tables(rows: Sequence[ClusterRow]) -> Iterator[Cells]:
 
 
 def _near(rows: Sequence[ClusterRow]) -> Cells:
-    """Count the series that are near."""
+    """Return a table that counts the series with a small error (see `cluster_scores.near`)."""
     table: list[list[object]] = []
     groups: list[tuple[str, Key]] = [
         ("one node", lambda row: row.nodes == 1),
@@ -110,7 +110,7 @@ def _near(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _one_node(rows: Sequence[ClusterRow]) -> Cells:
-    """Give the error of each cluster beside the goal, signed means by region, and the row that is farthest off."""
+    """Return a table for one node, a line a cluster: error, goal, mean signed error by region, worst row."""
     table: list[list[object]] = []
     for (cluster, graph), own in cluster_scores.on_one_node(rows).items():
         of_region = grouped(own, lambda row: row.region)
@@ -143,7 +143,7 @@ def _one_node(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _beside(rows: Sequence[ClusterRow]) -> Cells:
-    """Give the errors before and after a fit, on the rows that were not fitted."""
+    """Return a table of the errors before and after a fit, on rows that were not fitted."""
     after = [row for row in rows if cluster_scores.fitted(row) is not None]
     ways = {"plain model": cluster_scores.plain, **cluster_scores.WAYS}
     groups: list[tuple[str, str, Sequence[ClusterRow]]] = []
@@ -167,8 +167,8 @@ def _beside(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _node_counts(rows: Sequence[ClusterRow]) -> Cells:
-    """Give the errors on each node count before any fit (zero-shot on one node, else left out), and by a fit to all
-    other node counts of the cluster."""
+    """Return a table of the errors on each node count. `before` is the error without any fit to the cluster between
+    nodes; `fitted` is the error by a fit to all other node counts of the cluster."""
     scored = [row for row in rows if cluster_scores.of_other_nodes(row) is not None]
     groups = grouped(scored, lambda row: (row.cluster, row.nodes, row.row.collective))
     table: list[list[object]] = []
@@ -185,7 +185,7 @@ def _node_counts(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _regions(rows: Sequence[ClusterRow]) -> Cells:
-    """Give signed mean errors by cluster, collective, node count and region."""
+    """Return a table of signed mean errors by cluster, collective, node count and region."""
     groups = grouped(rows, lambda row: (row.cluster, row.row.collective, row.nodes))
     table: list[list[object]] = []
     for (cluster, collective, nodes), own in groups.items():
@@ -225,8 +225,8 @@ def _series(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _held(rows: Sequence[ClusterRow]) -> Cells:
-    """Give the share of rows inside their intervals, also where each cluster counts once, and the mean width, by
-    region, node count and network."""
+    """Return a table of how many rows lie inside their 90 % intervals, in percent: of all rows, and as a mean over
+    clusters. It also has the intervals' mean width. Its lines are regions, node counts and networks."""
     table: list[list[object]] = []
     for name, value, own in cluster_scores.cells(rows):
         of_clusters = list(grouped(own, lambda row: row.cluster).values())
@@ -246,7 +246,7 @@ def _held(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _rivals(rows: Sequence[ClusterRow]) -> Cells:
-    """Give mean absolute errors beside those of simple ways, on the rows that each can predict."""
+    """Return a table of mean absolute errors of simple methods and simcoll, on rows that each method can predict."""
     measured = [row.row for row in rows]
     names = ("NCCL's tuner", "latency-bandwidth fit", "PyTorch's estimator", "nearest table")
     predicted: dict[str, list[float | None]] = {name: [] for name in names}
@@ -284,7 +284,7 @@ def _rivals(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _nearest(rows: Sequence[ClusterRow], asked: ClusterRow) -> float | None:
-    """Copy the time of another cluster: the same collective and nodes, the nearest ranks, and sizes interpolated."""
+    """Return another cluster's time (us) for this call on as many nodes, at the nearest rank count, or None."""
     alike = [
         other
         for other in rows

@@ -1,7 +1,7 @@
-"""Errors of a cluster's rows, how many series are near, and what intervals hold: what the board of clusters shows.
+"""Score rows of clusters for the board: errors, series with small errors, and coverage of intervals.
 
-Errors are predicted / measured − 1 in percent; intervals are those of a single measurement, at 90 %. A series is near
-where the mean absolute error of its rows is at most NEAR, in percent; of its rows from LARGE on at most NEAR_LARGE.
+An error is predicted / measured − 1, in percent; intervals are 90 % intervals of a single measurement. A series is
+called near if its rows' mean absolute error is at most NEAR (for rows from LARGE bytes on: NEAR_LARGE) percent.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ REDUCED_OR_GATHERED: Final = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 def zero(row: ClusterRow) -> float:
-    """Return the error of the shipped profiles in percent."""
+    """Return the error (percent) of the shipped profiles: no fit to this cluster's rows is made for it."""
     return 100 * (row.predicted_us / row.row.time_us - 1)
 
 
 def left_out(row: ClusterRow) -> float | None:
-    """Return the error where the cluster is left out; None where costs of its GPUs were fitted to the row."""
+    """Return the error (percent) with the cluster left out; None if its GPUs' costs were fitted to the row."""
     return None if row.left_out_us is None or row.gpus_seen else 100 * (row.left_out_us / row.row.time_us - 1)
 
 
 def fitted(row: ClusterRow) -> float | None:
-    """Return the error after a fit; None where its GPUs had costs that were fitted to the row on several nodes."""
+    """Return the error (percent) after a fit to few nodes; None for fitted rows, and on several nodes if the GPUs'
+    shipped costs were fitted to the row."""
     return (
         None
         if row.fitted_us is None or row.used or (row.gpus_seen and row.nodes > 1)
@@ -40,13 +41,13 @@ def fitted(row: ClusterRow) -> float | None:
 
 
 def plain(row: ClusterRow) -> float | None:
-    """Return the error of the plain model in percent; None where it has no such call."""
+    """Return the error (percent) of the plain model, without fitted values; None if it cannot predict the call."""
     return None if row.plain_us is None or math.isnan(row.plain_us) else 100 * (row.plain_us / row.row.time_us - 1)
 
 
 def of_other_nodes(row: ClusterRow) -> float | None:
-    """Return the error by a fit to the cluster's other node counts; None where its GPUs had costs that were fitted to
-    the row on several nodes."""
+    """Return the error (percent) of a fit to the cluster's other node counts. None for rows on several nodes to which
+    the GPUs' shipped costs were fitted."""
     if row.other_nodes_us is None or (row.gpus_seen and row.nodes > 1):
         return None
     return 100 * (row.other_nodes_us / row.row.time_us - 1)
@@ -61,34 +62,34 @@ OTHER_NODES: Final = "fitted to other node counts"
 
 
 def mean(errors: Sequence[float | None], absolute: bool = True) -> float | None:
-    """Return the mean of errors, or of what they are without their signs; None where one is not known."""
+    """Return the mean of errors, or of absolute errors; None if there is none or if one of them is unknown."""
     known = [error for error in errors if error is not None]
     return float(np.mean(np.abs(known) if absolute else known)) if known and len(known) == len(errors) else None
 
 
 def text(value: float | None, sign: str = "") -> str:
-    """Format an error."""
+    """Return an error as text with one decimal; `–` if it is unknown."""
     return "–" if value is None else f"{value:{sign}.1f}"
 
 
 def reach(row: ClusterRow) -> str:
-    """Say on how many nodes a row is."""
+    """Return in words on how many nodes a row was measured: one, two or more."""
     return "one node" if row.nodes == 1 else "two nodes" if row.nodes == 2 else "more nodes"
 
 
 def on_one_node(rows: Sequence[ClusterRow]) -> dict[tuple[str, bool], list[ClusterRow]]:
-    """The rows of each cluster that have the goal of one node; calls in CUDA graphs have launches of their own."""
+    """Return the rows to which the goal of one node applies, by cluster and whether CUDA graphs launch the calls."""
     chosen = [row for row in rows if row.nodes == 1 and row.row.collective in REDUCED_OR_GATHERED]
     return grouped(chosen, lambda row: (row.cluster, row.setting.launch == "graph"))
 
 
 def missed(rows: Sequence[ClusterRow]) -> bool:
-    """Whether rows of a cluster on one node miss the goal."""
+    """Whether the mean absolute error of a cluster's rows on one node is above the goal."""
     return float(np.mean([abs(zero(row)) for row in rows])) > ONE_NODE
 
 
 def named(cluster: str, graph: bool) -> str:
-    """Return the name of a cluster with how it launches."""
+    """Return the name of a cluster, with the note that it launches calls in CUDA graphs if `graph`."""
     return f"{cluster}, in CUDA graphs" if graph else cluster
 
 
@@ -98,14 +99,14 @@ LIMITS: Final = ((0, NEAR), (LARGE, NEAR_LARGE))
 def near(
     rows: Sequence[ClusterRow], error: Callable[[ClusterRow], float | None], least: int, limit: float
 ) -> tuple[int, int]:
-    """Count the series from a size on whose mean error is within the limit in percent, and all of them."""
+    """Return how many series with rows from `least` bytes on have a mean error within `limit` percent, and all such."""
     groups = grouped([row for row in rows if row.row.size_bytes >= least], lambda row: row.series).values()
     means = [found for group in groups if (found := mean([error(row) for row in group])) is not None]
     return sum(found <= limit for found in means), len(means)
 
 
 def ranges(rows: Sequence[ClusterRow], way: str) -> list[tuple[ClusterRow, float, tuple[float, float]]]:
-    """Return the rows that have an interval of a way (of WAYS, or OTHER_NODES), with predicted time and ends in us."""
+    """Return rows with an interval of this `way` (of WAYS, or OTHER_NODES): row, predicted time (us), ends (us)."""
     error = of_other_nodes if way == OTHER_NODES else WAYS[way]
     known = [row for row in rows if error(row) is not None]
     every = [
@@ -124,12 +125,12 @@ def ranges(rows: Sequence[ClusterRow], way: str) -> list[tuple[ClusterRow, float
 
 
 def inside(row: ClusterRow, ends: tuple[float, float]) -> bool:
-    """Whether the measured time lies within these ends."""
+    """Whether the row's measured time lies between `ends` (us)."""
     return ends[0] <= row.row.time_us <= ends[1]
 
 
 def cover(rows: Sequence[ClusterRow], way: str) -> tuple[int, float, float]:
-    """Return how many rows have an interval, the share that it holds and its mean width, in percent; NaN for none."""
+    """Return the number of rows with an interval; in percent, the share inside it and its mean width; NaN for none."""
     found = ranges(rows, way)
     if not found:
         return 0, math.nan, math.nan
@@ -138,7 +139,7 @@ def cover(rows: Sequence[ClusterRow], way: str) -> tuple[int, float, float]:
 
 
 def cells(rows: Sequence[ClusterRow]) -> list[tuple[str, str, list[ClusterRow]]]:
-    """Group the rows as intervals are judged: by node count, region, network, and in or out of the fit."""
+    """Return groups of rows, as (kind of group, name, rows): by node count, region, network, and use in fits."""
     keys: list[tuple[str, Callable[[ClusterRow], str]]] = [
         ("nodes", reach),
         ("region", lambda row: f"{'one node' if row.nodes == 1 else 'several nodes'}, {row.region}"),

@@ -1,8 +1,8 @@
-"""Predict each cluster's calls between nodes as if it had not been measured: from what the other clusters show.
+"""Predict each cluster's calls between nodes as if the cluster had not been measured: only from the other clusters.
 
-Its transport is fitted to the other clusters that have it. Where there is none, it is what transports of its family
-have in common: that is how well the model serves a network that nobody measured. Costs of GPUs stay as they are.
-So is each node count of a cluster, from its own other counts.
+The cluster's network (transport) is fitted to other clusters with the same network. If there is none, the common values
+of the network's family are used. This shows how well the model predicts a network that nobody measured. The costs of
+GPUs do not change. In the same way each node count of a cluster is predicted from its other node counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NODE_COUNTS: Final = 3  # of a cluster, from which on two are left where one is 
 
 
 def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
-    """Return the rows on several nodes of each cluster, to be timed under other costs of their transport."""
+    """Return each cluster's rows on several nodes, ready to be timed under other costs of their network."""
     found = []
     for name, own in grouped([row for row in rows if row.nodes > 1], lambda row: row.cluster).items():
         samples, _ = fit_rows.of_pairs([(row.row, row.point.scenario) for row in own])
@@ -34,8 +34,8 @@ def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
 
 
 def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterRow], dict[str, Profile]]:
-    """Give each row on several nodes its time as the other clusters predict it; return also the NICs of each cluster
-    as the others show them."""
+    """Add to each row on several nodes the time that a fit to the other clusters predicts. Also return the NIC profile
+    of each cluster, by its name, as fitted to the others."""
     start = transports.networks()
     clusters = [each for each in samples_of(rows) if each.transport in start]
     if not clusters:
@@ -58,7 +58,7 @@ def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterR
 
 
 def _kin(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile]) -> dict[str, str]:
-    """Return what stands for the transport of each cluster where it is left out: its own, or its family's."""
+    """Return the network that predicts each cluster left out: its own if others have it, or else its family."""
     names = [each.transport for each in clusters]
     families = {name: profile.family or name for name, profile in start.items()}
     return {
@@ -72,8 +72,8 @@ def with_node_counts_left_out(
     networks: Mapping[str, Profile],
     taught: Mapping[str, ModelErrors] | None = None,
 ) -> list[ClusterRow]:
-    """Give the rows of clusters of NODE_COUNTS node counts or more the times by a fit to the cluster's other counts;
-    `networks` and `taught` as `rows.fitted` has them."""
+    """Add to each row the time and interval by a fit to the cluster's other node counts; only for clusters with at
+    least NODE_COUNTS node counts. For `networks` and `taught` see `rows.fitted`."""
     done = list(rows)
     for cluster, numbers in grouped(range(len(rows)), lambda i: rows[i].cluster).items():
         own, counts = [rows[i] for i in numbers], grouped(numbers, lambda i: rows[i].nodes)

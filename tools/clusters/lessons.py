@@ -1,4 +1,4 @@
-"""Learn from the rows of clusters how wrong the model is, cell by cell, and give each cluster what the others teach."""
+"""Learn from rows of clusters how far the model errs, by cell (class of similar calls), for other clusters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ HELD: Final = 0.9  # the share of rows within an error, as intervals hold it
 
 
 def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = None) -> ModelErrors:
-    """Learn how wrong the model is on clusters, cell by cell; see `prediction.confidence`.
+    """Return how far the model errs on clusters, for each cell (class of similar calls, see `prediction.confidence`).
 
-    On several nodes errors are those where the cluster is left out. Only the narrowest cell of a transport that one
-    cluster alone has shows how wrong it is where it was fitted.
+    For calls on several nodes the errors are those of predictions without the cluster (`left_out`). Only the narrowest
+    cell also counts errors with the cluster, and only for a network that no other cluster has.
 
-    A cell has the error that HELD of the rows keep, where each cluster with enough rows counts once: what a row of the
-    next cluster keeps with that chance, if it is one like these. No error is less than the noise of one machine.
-    `left_out` replaces what is shipped of rows that a fit did not see. Calls with a cell for their way of launching
-    show only that one, as their launches are not those of others.
+    A cell's error is not exceeded by the share HELD of its rows; each cluster with enough rows has equal weight. So a
+    row of another, similar cluster stays below it with this probability. No error is below the noise of one machine.
+    `left_out` replaces the shipped errors of rows that a fit did not see. A call with a cell for its way of launching
+    counts in this cell only, because its launch differs from those of other calls.
     """
     noise, _ = confidence.noise(
         np.array([row.off for row in rows]), [row.series for row in rows], [row.row.size_bytes for row in rows]
@@ -45,7 +45,7 @@ def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = N
 
 
 def spreads(rows: Sequence[ClusterRow]) -> dict[str, dict[str, float]]:
-    """Return the spread of the errors of each cluster in each cell; see `learnt`."""
+    """Return the spread of each cluster's errors (logarithms) in each cell: cell → cluster → spread; see `learnt`."""
     return {
         name: {cluster: _spread([errors]) for cluster, errors in of_cell.items()}
         for name, of_cell in _errors(rows).items()
@@ -53,7 +53,7 @@ def spreads(rows: Sequence[ClusterRow]) -> dict[str, dict[str, float]]:
 
 
 def _errors(rows: Sequence[ClusterRow]) -> dict[str, dict[str, list[float]]]:
-    """Return the errors of each cluster in each cell, without their signs, where there are enough."""
+    """Return absolute log errors by cell, then by cluster; clusters with too few errors in a cell are left out."""
     cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         names = list(confidence.cells_of(row.setting))[: 1 if confidence.has_own_cell(row.setting) else None]
@@ -71,8 +71,8 @@ def _errors(rows: Sequence[ClusterRow]) -> dict[str, dict[str, list[float]]]:
 
 
 def teacher(setting: Setting, cluster: str, known: Mapping[str, Mapping[str, float]]) -> str | None:
-    """Return the cluster whose errors are the largest, of the others that are in the narrowest cell of a call; `known`
-    as `spreads` has it. None where there is none."""
+    """Return the cluster with the largest errors in the narrowest cell of a call that other clusters have. `known`
+    comes from `spreads`. None if no cell has another cluster."""
     for name in confidence.cells_of(setting):
         if others := {other: error for other, error in known.get(name, {}).items() if other != cluster}:
             return max(others, key=lambda other: others[other])
@@ -80,8 +80,8 @@ def teacher(setting: Setting, cluster: str, known: Mapping[str, Mapping[str, flo
 
 
 def _spread(clusters: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation of normal errors of which HELD are as small as the same share of these, where each
-    cluster counts once."""
+    """Return the standard deviation of normal errors of which the share HELD is as small as that share of the given
+    absolute errors. Each cluster has equal weight."""
     errors = np.concatenate(clusters)
     shares = np.repeat([1 / len(each) / len(clusters) for each in clusters], [len(each) for each in clusters])
     order = np.argsort(errors)
@@ -90,14 +90,14 @@ def _spread(clusters: Sequence[Sequence[float]]) -> float:
 
 
 def of_others(rows: Sequence[ClusterRow]) -> dict[str, ModelErrors]:
-    """Return what the other clusters teach each, by its name; nothing of one by itself."""
+    """Return, by each cluster's name, how far the model errs according to the others; empty for one cluster."""
     others = {name: [row for row in rows if row.cluster != name] for name in dict.fromkeys(row.cluster for row in rows)}
     return {name: learnt(taught) for name, taught in others.items() if taught}
 
 
 def with_intervals(rows: Sequence[ClusterRow], taught: Mapping[str, ModelErrors]) -> list[ClusterRow]:
-    """Give each row the 90 % interval of a single measurement that the other clusters teach, as `of_others` has it, or
-    what is shipped where there is none."""
+    """Add to each row the 90 % interval of a single measurement. Its width comes from `taught`, the errors on other
+    clusters (from `of_others`), or else from the shipped errors."""
     done: list[ClusterRow] = []
     for row in rows:
         known = taught.get(row.cluster)

@@ -1,4 +1,4 @@
-"""Predict rows of clusters by simple ways that no shipped study has: a textbook fit, PyTorch, a nearest table."""
+"""Predict rows of clusters by simple methods, as rivals of simcoll: a textbook fit, PyTorch, another table."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from simcoll.topology.topology_builder import load_system
 
 
 def from_few_nodes(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> float | None:
-    """Fit a latency for each round and a bandwidth to the fitted rows of the same collective, whatever their ranks.
+    """Return a time (us) by a latency for each round and a bandwidth, fitted to rows of the same collective.
 
-    The latency grows with the ranks as in a ring, the bytes as `busbw` counts them: what is copied from a text book.
+    As in textbooks, the rounds grow with the ranks as in a ring, and bytes are counted as for `busbw`. None for fewer
+    than two rows.
     """
     rows = [row for row in fitted if row.collective == asked.collective]
     if len(rows) < 2:
@@ -33,15 +34,14 @@ def from_few_nodes(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> float |
 
 
 def at_size(rows: Sequence[MeasuredRow], size: int) -> float | None:
-    """Interpolate between the sizes of a series, linearly in the logarithms of size and time; beyond, extrapolate."""
+    """Return a series' time (us) at a size, interpolated or extrapolated linearly in logarithms of size and time."""
     known = [(float(row.size_bytes), row.time_us) for row in rows if row.size_bytes]
     return on_logarithms(known, size) if size else None
 
 
 def pytorch(asked: MeasuredRow, point: Point) -> float | None:
-    """Return the estimate of PyTorch's compiler, `torch._inductor.comm_analysis`, with the rated bandwidths of the
-    system for those of its configuration; None where torch is missing, and for calls that it does not know.
-    """
+    """Return the time (us) that PyTorch's compiler estimates (`torch._inductor.comm_analysis`), with the rated
+    bandwidths of the system in its configuration. None without torch, and for calls that PyTorch does not estimate."""
     if asked.collective not in ("all_reduce", "all_gather", "reduce_scatter"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""Score measured tables of several clusters with what is shipped, and learn from them how wrong the model is.
+"""Predict rows of measured tables of clusters, by shipped profiles and by fits, to score the predictions.
 
-Nothing is fitted for the zero-shot scores. A row is *in the fit* if costs of its GPUs or of its NICs were fitted to its
-table, as profiles record it. Intervals of a cluster are those learnt from the other clusters.
+Nothing is fitted for the zero-shot scores. A row is called *in the fit* if a shipped profile of its GPUs or NICs was
+fitted to its table. Intervals of a cluster come from the errors on other clusters.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 
 
 class KnownCluster(Model):
-    """Rows of a cluster, by patterns of their columns `table` or `system`, and the shipped system that stands for it.
-    `lacks`: what the model lacks there on one node, as the residuals have it, in Markdown; `outside`: what rows outside
-    of their intervals ask for."""
+    """A cluster: patterns of the columns `table` or `system` that select its rows, and the shipped system that stands
+    for it. `lacks` (Markdown) says what the model lacks for it on one node, as its errors show; `outside` says the same
+    for rows outside their intervals."""
 
     name: str
     rows: tuple[str, ...]
@@ -63,23 +63,21 @@ class KnownCluster(Model):
 
 
 class ClusterFile(Model):
-    """The known clusters; of several that match a row the first counts."""
+    """The file of known clusters. If several clusters match a row, the first one counts."""
 
     clusters: tuple[KnownCluster, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterRow:
-    """A measured row of a cluster with its point, its prediction in us, `place`, `busy` and `lent` as
-    `confidence.Setting` has them.
+    """A measured row of a cluster with its point and its predictions, in us. For `place`, `busy` and `lent` see
+    `confidence.Setting`; for `region` see `scores.located`.
 
-    `seen`: costs of a shipped profile were fitted to its table; `gpus_seen`: of that of its GPUs, which stays where its
-    transport is left out. `region`: see `scores.located`. `ends` are those of the interval
-    that other clusters teach. `left_out_us` is the time where the cluster is left out, with the transport `kin`, and
-    `left_out_ends` are its ends; None on one node. `fitted_us` and `fitted_ends` are time and interval by a profile
-    that was fitted to the rows of the cluster that are `used`, beside that of the plain model (`plain_us`, NaN where it
-    has no such call), `other_nodes_us` and `other_nodes_ends` by one that was fitted to the cluster's other node
-    counts; None where there is none.
+    `seen`: a shipped profile was fitted to the row's table; `gpus_seen`: the GPUs' profile was. `ends` is the interval
+    according to errors on other clusters. `left_out_us` and `left_out_ends` are predicted without the cluster, with the
+    network `kin`; None on one node. `fitted_us` and `fitted_ends` are predicted by a fit to the cluster's rows that are
+    `used`. `plain_us` is predicted by the plain model (NaN if it has no such call). `other_nodes_us` and
+    `other_nodes_ends` are predicted by a fit to the cluster's other node counts. Each is None if it was not predicted.
     """
 
     cluster: str
@@ -107,31 +105,31 @@ class ClusterRow:
 
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
+        """The number of nodes of the call."""
         return self.row.nodes or 1
 
     @property
     def series(self) -> tuple[object, ...]:
-        """Stands for the series: its rows differ in size only."""
+        """A key of the row's series; rows of a series differ only in size."""
         row = self.row
         others = tuple(sorted((key, text) for key, text in row.others.items() if key in ("table", "launch.graph")))
         return self.cluster, row.collective, row.ranks, self.nodes, row.algorithm, row.protocol, row.dtype, others
 
     @property
     def off(self) -> float:
-        """Logarithm of measured / predicted."""
+        """The logarithm of measured / predicted, with shipped profiles."""
         return math.log(self.row.time_us / self.predicted_us)
 
     @property
     def setting(self) -> Setting:
-        """The place of the call, for its cells."""
+        """The properties of the call on which the model's error depends."""
         return Setting(
             self.row.collective, self.nodes, self.place, self.busy, self.point.scenario.launch.way, self.lent
         )
 
     @property
     def left_out(self) -> tuple[Setting, float] | None:
-        """The place and the logarithm of measured / predicted where the cluster is left out; None on one node."""
+        """The setting of the call and log(measured / predicted) without its cluster; None on one node."""
         if self.left_out_us is None:
             return None
         busy = self.busy * self.predicted_us / self.left_out_us  # other costs than those of links are others there
@@ -139,11 +137,11 @@ class ClusterRow:
 
 
 def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> list[ClusterRow]:
-    """Predict the rows of all measured tables (`*.csv`) of a folder, of each series at most FEW_SIZES sizes; of those
-    on at least so many nodes.
+    """Predict the rows of all measured tables (`*.csv`) in a folder that are on at least `least_nodes` nodes; at most
+    FEW_SIZES sizes of each series.
 
-    What cannot be predicted is reported through `tell` and left out; so are rows that `measured_points` finds. Raises
-    InputError if there is no table, and if no row can be predicted.
+    Rows that cannot be predicted, or that `measured_points` finds suspicious, are left out and reported through `tell`.
+    Raises InputError if there is no table, or if no row can be predicted.
     """
     files = sorted(tables.glob("*.csv"))
     if not files:
@@ -171,7 +169,7 @@ def rows_of(tables: Path, folder: Path, tell: Tell, least_nodes: int = 1) -> lis
 
 
 def _cluster(row: MeasuredRow, clusters: Iterable[KnownCluster], path: Path) -> KnownCluster:
-    """Return the cluster of a row. Raises InputError where its GPU is that of no shipped system."""
+    """Return the cluster that a row belongs to. Raises InputError if no shipped system has the row's GPU."""
     labels = (row.others.get("table") or "", row.system or "")
     for known in clusters:
         if any(fnmatch(label, pattern) for label in labels for pattern in known.rows):
@@ -182,7 +180,7 @@ def _cluster(row: MeasuredRow, clusters: Iterable[KnownCluster], path: Path) -> 
 def _predicted(
     cluster: KnownCluster, asking: RowQuestions, rows: Sequence[MeasuredRow], digest: str, tell: Tell
 ) -> list[ClusterRow]:
-    """Predict the rows of a cluster in a table; `digest` is the hash of the table."""
+    """Predict a cluster's rows of one table; `digest` is the hash of the table's file."""
     found: list[ClusterRow] = []
     refused: Counter[str] = Counter()
     for row in _thinned(rows):
@@ -211,7 +209,7 @@ def _predicted(
 
 
 def _thinned(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    """Keep at most FEW_SIZES rows of each series, evenly over its sizes."""
+    """Return at most FEW_SIZES rows of each series, evenly spread over its sizes."""
     keys = ("collective", "ranks", "nodes", "algorithm", "protocol", "dtype")
     series = grouped(rows, lambda row: (*(getattr(row, key) for key in keys), row.others.get("table")))
     kept: list[MeasuredRow] = []
@@ -223,7 +221,7 @@ def _thinned(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def _in_regions(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
-    """Name the region of each row, from the measured times of its series."""
+    """Return the rows with the names of their regions, which follow from the measured times of a series."""
     names = scores.located([(row.series, row.row.size_bytes, row.row.time_us) for row in rows])
     return [dataclasses.replace(row, region=name) for row, name in zip(rows, names, strict=True)]
 
@@ -232,15 +230,15 @@ def _in_regions(rows: Sequence[ClusterRow]) -> list[ClusterRow]:
 
 
 def recorded_tables(profile: Profile) -> set[str]:
-    """Return the hashes of the tables of a profile's calibrations."""
+    """Return the hashes of the tables to which a profile was fitted, according to its records."""
     ways = (profile.host, profile.graph, profile.pull)
     records = [profile.calibration, *(way.calibration for way in ways if way)]
     return {source.sha256 for record in records if record for source in record.files}
 
 
 def fitted_beside(profile: Profile, digest: str, row: MeasuredRow) -> bool:
-    """Whether costs of a profile, or of that which it is like, were fitted beside its calibration to a row of the table
-    with this hash."""
+    """Whether an additional fit of a profile, or of the profile that it is `like`, used this row of the table with hash
+    `digest`."""
     label = row.others.get("table") or ""
     tables = [each for each in profile.beside if each.sha256 == digest and each.collective in (None, row.collective)]
     if any(fnmatch(label, pattern) for each in tables for pattern in each.tables):
@@ -257,12 +255,12 @@ def fitted(
     networks: Mapping[str, Profile] | None = None,
     taught: Mapping[str, ModelErrors] | None = None,
 ) -> tuple[list[ClusterRow], dict[Kind, float]]:
-    """Fit each cluster to its rows on one and two nodes where it has more, and predict the others. A cluster of few
-    nodes is fitted to all-reduce on FEW_RANKS or fewer, and to nothing where it has no other rank count. `networks` are
-    the NICs of a cluster with which its fit begins; default: the shipped ones. `taught` is what a cluster may know of
-    errors on others; default: what is shipped.
+    """Fit a profile to each cluster's rows on one and two nodes, if it has more nodes, and predict the other rows. A
+    cluster of few nodes is fitted to all-reduces on FEW_RANKS ranks or fewer, and not at all without other rank counts.
+    `networks` holds the NIC profile with which a cluster's fit begins (default: the shipped one). `taught` holds the
+    errors on other clusters (default: the shipped errors).
 
-    Also returns the spread of the model's own error by what rows have that a fit has not seen, over all fits.
+    Also returns the spread of the model's error over all fits, by what is new in rows (e.g. the rank count).
     """
     done: list[ClusterRow] = []
     shown: dict[Kind, list[float]] = defaultdict(list)
@@ -304,8 +302,8 @@ def _to_fit(rows: Sequence[ClusterRow]) -> list[bool]:
 
 
 def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | None) -> Calibrated:
-    """Fit a profile to the rows `used` of one cluster, beginning at the shipped one. The others teach nothing, neither
-    costs nor intervals: they are to be scored."""
+    """Fit a profile to the rows of one cluster flagged by `used`, beginning at the shipped profile. The other rows
+    influence neither costs nor intervals, because they will be scored."""
     first = rows[0].point.scenario
     data, notes = fit_rows.of_pairs(
         [(row.row, row.point.scenario) for row, is_used in zip(rows, used, strict=True) if is_used]
@@ -324,8 +322,8 @@ def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | 
 def by_profile(
     text: str, rows: Sequence[ClusterRow], known: ModelErrors | None = None
 ) -> list[tuple[float, tuple[float, float] | None]]:
-    """Predict rows of a cluster by the profile of this text: the time in us and the ends of its interval, to which
-    other machines teach what is `known`; default: what is shipped."""
+    """Predict rows of a cluster by the profile in `text`. Return time and ends of the interval, in us, for each row.
+    `known` are errors on other machines (default: the shipped ones)."""
     found: list[tuple[float, tuple[float, float] | None]] = []
     with tempfile.TemporaryDirectory(prefix="simcoll-") as folder:
         path = Path(folder) / "fitted.yaml"
@@ -340,9 +338,9 @@ def by_profile(
 
 
 def _system_of(text: str, table: Path) -> str:
-    """Return the shipped system whose GPU a text names (`h100_sxm`, `GB200`); of several the longest GPU name counts.
+    """Return the shipped system whose GPU the text names (`h100_sxm`, `GB200`); of several the longest GPU name counts.
 
-    Raises InputError if the text names none.
+    Raises InputError if the text names no shipped GPU.
     """
     plain = _letters(text)
     gpus = {name: load_system(name).gpu for name in shipped_systems()}

@@ -1,11 +1,10 @@
-"""Fit transports between nodes together: each to its own clusters, near what transports of its family have in common.
+"""Fit the costs of transports (networks between nodes) to clusters: each near the values common to its family.
 
-Costs are fitted as logarithms, as transports differ by factors. Those of a family lie around common values; both these
-and how far transports lie from them are estimated from the transports themselves (empirical Bayes; see Gelman et al.,
-"Bayesian Data Analysis", 2013, chapter 5). So a cost that no row of a transport shows is that of its family, and a
-network that nobody measured has the common values and their spread. Where physics of a network gives a cost
-(`Profile.derived`), the transport lies around that, and not around its family; what its own hosts or software cause
-(`Profile.own`) says nothing of others.
+Logarithms of costs are fitted, as transports differ by factors. A family's costs scatter around common values. These
+values and the scatter are estimated from the transports themselves (empirical Bayes; Gelman et al., "Bayesian Data
+Analysis", 2013, chapter 5). So a cost that no row of a transport shows takes its family's value; an unmeasured network
+has the common values and their scatter. If physics gives a cost (`Profile.derived`), it lies around that value, not its
+family's. Costs of a transport's own hosts or software (`Profile.own`) say nothing about others.
 """
 
 from __future__ import annotations
@@ -66,19 +65,19 @@ ROUNDS: Final = 10  # linearisations of a fit at most: after 3, a cost that no r
 
 
 class Known(NamedTuple):
-    """Costs of a transport: the middle of their logarithms and the standard deviation; both (costs,), as COSTS."""
+    """What is known of a transport's costs: means and standard deviations of their logarithms, (costs,) as in COSTS."""
 
     values: Floats
     widths: Floats
 
     @property
     def costs(self) -> dict[str, float]:
-        """The costs by name; 0 for what it does not have."""
+        """The costs by name; 0 for a cost that the transport does not have."""
         return _costs(self.values)
 
     @property
     def intervals(self) -> dict[str, tuple[str, str]]:
-        """The 90 % intervals of costs that were fitted, as profiles record them."""
+        """The 90 % intervals of the fitted costs, as texts like those in profiles."""
         ends = [np.exp(self.values + sign * NORMAL_90 * self.widths) for sign in (-1, 1)]
         found = {}
         for j, name in enumerate(COSTS):
@@ -88,7 +87,7 @@ class Known(NamedTuple):
         return found
 
     def network(self, like: Profile) -> Profile:
-        """A profile of NICs with these costs, else as another."""
+        """Return the NIC profile `like` with these costs instead of its own."""
         setting = parameters.with_costs(CostSetting.of(like), self.costs)
         record = like.calibration.model_copy(update={"intervals": self.intervals}) if like.calibration else None
         links = {**like.links, CABLE: setting.links.get(CABLE, LinkScale())}
@@ -96,9 +95,9 @@ class Known(NamedTuple):
 
 
 def recorded(profile: Profile) -> Known:
-    """Return what the record of a profile says of its costs; without a record, how transports differ.
+    """Return what a profile's record says about its costs; without a record, their spread is that of all transports.
 
-    What only some have, and this one lacks, stays away.
+    A cost that only some transports have stays absent if this one lacks it.
     """
     least, own, lacked = _bounds().lower, _own(profile), _lacked(profile)
     costs = [cost or _ABOUT[name][3] for name, cost in zip(COSTS, own, strict=True)]
@@ -114,7 +113,7 @@ def recorded(profile: Profile) -> Known:
 
 
 def of_family(profile: Profile) -> Array:
-    """Whether each cost is one that the profile has of its family."""
+    """Whether the profile takes each cost from its family, bool (costs,)."""
     return _SHARED & (profile.family is not None) & ~_owned(profile)
 
 
@@ -123,7 +122,7 @@ def _own(profile: Profile) -> list[float]:
 
 
 def _lacked(profile: Profile) -> Array:
-    """Whether each cost is one that only some have, and this one has not."""
+    """Whether each cost is one that only some transports have, and not this one; bool (costs,)."""
     return _RARE & [not cost for cost in _own(profile)]
 
 
@@ -138,7 +137,7 @@ def _intervals(profile: Profile) -> Mapping[str, tuple[str, str]]:
 
 @dataclass(frozen=True, eq=False)
 class ClusterSamples:
-    """Rows of a cluster on several nodes. `profile` is that of its GPUs, `transport` the name of that of its NICs."""
+    """A cluster's rows on several nodes. `profile` is that of its GPUs, `transport` the name of its NICs' profile."""
 
     name: str
     transport: str
@@ -147,22 +146,22 @@ class ClusterSamples:
 
     @property
     def coarse(self) -> ClusterSamples:
-        """Fewer rows, spread over the sizes of all series."""
+        """The cluster with fewer rows, spread over the sizes of all series."""
         return replace(self, samples=self.samples.of(posterior_estimate.coarse(self.samples.rows)))
 
     def times(self, values: Floats, like: Profile) -> Floats:
-        """Predict the rows, in ps, with these logarithms of costs, else as a profile of NICs."""
+        """Return the rows' predicted times in ps, at these logarithms of costs, else as in the profile `like`."""
         start = replace(CostSetting.of(self.profile), transport=like.transport)
         return self.samples.times(parameters.with_costs(start, _costs(values)))
 
 
 class Common(NamedTuple):
-    """Costs that transports have in common, by family: the middle of each, and how far transports lie from it."""
+    """What transports of each family have in common: the mean of each cost's logarithm, and their scatter."""
 
     families: Mapping[str, Known]
 
     def of(self, like: Profile) -> Known:
-        """Return what is believed of a transport: what its profile derives, and else what its family has in common."""
+        """Return the costs expected of a transport without rows: those that its profile derives, else its family's."""
         values, widths = (each.copy() for each in self.families[_family(like)])
         for name, text in like.derived.items():
             at = COSTS.index(name)
@@ -174,8 +173,8 @@ class Common(NamedTuple):
         return Known(np.where(lacked, _bounds().lower, values), np.where(lacked, 0.0, widths))
 
     def belief(self, like: Profile, given: Known, share: float, alone: bool = True) -> Belief:
-        """Return what is believed of a transport before its rows; a cost that `given` has no width of stays, and unless
-        it is asked for what rows say of it `alone`, one of its family."""
+        """Return the belief in a transport's costs before its rows are seen. Costs of width 0 in `given` stay; so do
+        its family's costs, unless `alone` asks what the transport's rows say by themselves."""
         values, widths = self.of(like)
         fixed, shared = given.widths == 0, of_family(like)
         widths, kept = np.where(shared, _FIRST, widths), fixed if alone else fixed | shared
@@ -183,9 +182,9 @@ class Common(NamedTuple):
 
 
 def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Common) -> Common:
-    """Return what the known transports have in common, by the family of each; `before` is where the search begins.
+    """Return what the `known` transports have in common, by family; the search begins at `before`.
 
-    A transport counts the more the surer it is. `start` are their profiles, by name.
+    The surer a transport's costs are, the more they count. `start` holds the profiles of transports by name.
     """
     found = dict(before.families)
     for name, (middle, spread) in before.families.items():
@@ -208,7 +207,7 @@ def common(known: Mapping[str, Known], start: Mapping[str, Profile], before: Com
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Transports by name, what they have in common, and the lines of their clusters, by name, at the fitted values."""
+    """A joint fit: transports by name, what they have in common, and each cluster's linearised model."""
 
     clusters: Sequence[ClusterSamples]
     start: Mapping[str, Profile]
@@ -217,18 +216,18 @@ class Together:
     lines: Mapping[str, Line]
 
     def in_use(self, name: str) -> Known:
-        """A transport with what it has of its family."""
+        """Return the costs to use for a transport: its own, and its family's where the profile takes these."""
         known, shared = self.known[name], self.common.of(self.start[name])
         return known._replace(values=np.where(of_family(self.start[name]), shared.values, known.values))
 
     @property
     def family(self) -> dict[str, str]:
-        """The family of each transport."""
+        """The family of each transport, by its name."""
         return {name: _family(profile) for name, profile in self.start.items()}
 
     def without(self, cluster: ClusterSamples) -> Known:
-        """Return the transport of a cluster as the others show it: fitted to the others that have it, or else what is
-        believed of it without rows."""
+        """Return the costs of a cluster's transport, fitted without this cluster: to other clusters with the transport,
+        or else from its family alone."""
         name, known, shared = cluster.transport, dict(self.known), self.common
         others = [each for each in self.clusters if each.transport == name and each.name != cluster.name]
         if not others:
@@ -240,7 +239,7 @@ class Together:
         return self._fitted(others, shared) if others else shared.of(self.start[name])
 
     def _fitted(self, clusters: Sequence[ClusterSamples], shared: Common) -> Known:
-        """Fit with the model itself: what is too quick to be seen where lines were drawn may be felt elsewhere."""
+        """Fit with the model itself: costs without effect where it was linearised may have one elsewhere."""
         name = clusters[0].transport
         _, share = _measured(clusters)
         given = self.known[name]
@@ -261,7 +260,7 @@ def _parts(line: Line) -> tuple[Floats, Floats]:
 
 
 def lined(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell: Tell) -> Together:
-    """Take transports as their profiles record them, with lines of the clusters of those that several have."""
+    """Return transports as in their profiles, with linearised models of the clusters that share a transport."""
     coarse = [each.coarse for each in clusters]
     names = [each.transport for each in clusters]
     known = {name: recorded(profile) for name, profile in start.items() if name in names}
@@ -277,7 +276,7 @@ def lined(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell
 def fit_together(
     clusters: Sequence[ClusterSamples], start: Mapping[str, Profile], tell: Tell, keep: Collection[str] = ()
 ) -> Together:
-    """Fit the transports of clusters, beginning at the profiles of NICs `start`, by name; those to `keep` stay."""
+    """Fit the transports of all clusters, beginning at the NIC profiles `start`, by name; those in `keep` stay."""
     coarse = [each.coarse for each in clusters]
     names = list(dict.fromkeys(each.transport for each in coarse))
     known = {name: recorded(start[name]) for name in names}
@@ -306,7 +305,7 @@ def fit_together(
 
 
 def _shared(together: Together) -> Together:
-    """Return the transports with what they have in common."""
+    """Return the state with newly estimated common values."""
     shared = together.common
     for _ in range(TURNS):
         shared = common(together.known, together.start, shared)
@@ -314,7 +313,7 @@ def _shared(together: Together) -> Together:
 
 
 def _first(known: Mapping[str, Known], start: Mapping[str, Profile]) -> Common:
-    """Return the middle of each family's transports, and how transports differ before any shows it."""
+    """Return the median costs of each family, with the scatter that is assumed before transports show it."""
     families = dict.fromkeys(map(_family, start.values()))
     members = {name: [known[each].values for each in known if _family(start[each]) == name] for name in families}
     every = [each.values for each in known.values()]
@@ -326,18 +325,18 @@ def _family(profile: Profile) -> str:
 
 
 def _owned(profile: Profile) -> Array:
-    """Whether each cost is one that the profile has of its own hosts."""
+    """Whether each cost belongs to the transport's own hosts or software, bool (costs,)."""
     return np.array([name in profile.own for name in COSTS])
 
 
 def networks() -> dict[str, Profile]:
-    """Return the shipped transports that belong to a family, by name."""
+    """Return the shipped NIC profiles that belong to a family, by name."""
     every = {name: load_network(name) for name in shipped_profiles()}
     return {name: profile for name, profile in every.items() if profile.family and profile.transport}
 
 
 def _found(clusters: Sequence[ClusterSamples], like: Profile, belief: Belief, given: Known) -> tuple[Line, Known]:
-    """Fit with the model itself, beginning at what is `given` but for what is believed for sure."""
+    """Fit costs with the model itself. The search begins at `given`, except for costs that the belief fixes."""
     measured, _ = _measured(clusters)
     begin = np.clip(np.where(belief.widths <= SURE, belief.values, given.values), *_bounds()[:2])
     line = least_squares.fit(_model(clusters, like), measured, begin, _bounds(), belief, ROUNDS)
@@ -349,7 +348,7 @@ def _model(clusters: Sequence[ClusterSamples], like: Profile) -> least_squares.M
 
 
 def _measured(clusters: Sequence[ClusterSamples]) -> tuple[Floats, float]:
-    """Return the measured times in ps, and the share of an independent row for which each counts."""
+    """Return the measured times in ps, and how much each counts as a share of an independent row."""
     rows = sum(len(each.samples) for each in clusters)
     independent = sum(prior.independent(each.samples.rows) for each in clusters)
     return np.concatenate([each.samples.measured for each in clusters]), independent / rows

@@ -1,4 +1,4 @@
-"""The verdicts of the board of clusters: each figure beside its goal, and what the missed ones ask for."""
+"""The verdicts on the board of clusters: each figure beside its goal, and explanations of missed goals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Cells = tuple[str, Sequence[str], Sequence[Sequence[object]]]
 
 
 def verdicts(rows: Sequence[ClusterRow]) -> Cells:
-    """Give each figure, its goal, what is reached, and whether that meets it."""
+    """Return a table with a line for each figure: the goal, the value reached, and whether the goal is met."""
     table = [*_of_series(rows), *_of_one_node(rows), *_of_intervals(rows)]
     return "Verdict", ("figure", "goal", "reached", "verdict"), table
 
@@ -74,7 +74,7 @@ def _of_intervals(rows: Sequence[ClusterRow]) -> Iterator[list[object]]:
 
 
 def _judged(rows: Sequence[ClusterRow]) -> tuple[str, ...]:
-    """The ways whose intervals are judged: on several nodes not those of rows in the fit."""
+    """Return the ways whose intervals are judged; between nodes not `zero-shot`, whose profiles may know the rows."""
     return ("zero-shot", "fitted") if all(row.nodes == 1 for row in rows) else ("left out", "fitted")
 
 
@@ -83,7 +83,7 @@ def _widest(rows: Sequence[ClusterRow]) -> float:
 
 
 def _of_cell(rows: Sequence[ClusterRow], way: str) -> str | None:
-    """Say whether the intervals of a cell meet the goals, and what they miss; None where there are none."""
+    """Return in words whether a group's intervals meet the goals, and which goal is missed; None without intervals."""
     count, hold, width = cluster_scores.cover(rows, way)
     if not count:
         return None
@@ -93,7 +93,7 @@ def _of_cell(rows: Sequence[ClusterRow], way: str) -> str | None:
 
 
 def asked_for(rows: Sequence[ClusterRow]) -> Iterator[str]:
-    """Yield what the missed figures ask for, as Markdown."""
+    """Yield Markdown that explains the missed goals: what the model lacks for which clusters."""
     yield "## What the missed figures ask for\n"
     yield "Of the clusters on one node that miss the goal, what their residuals say that the model lacks.\n"
     for (cluster, graph), own in cluster_scores.on_one_node(rows).items():
@@ -123,7 +123,7 @@ MOST: Final = 4  # groups of rows that are named of a cell
 
 
 def _outside(rows: Sequence[ClusterRow], way: str, shown: dict[str, str]) -> list[str]:
-    """Name the groups with most rows outside; add to `shown` what their clusters ask for."""
+    """Return texts on groups with most rows outside their intervals; add explanations by cluster to `shown`."""
     found = cluster_scores.ranges(rows, way)
     counted = []
     for (cluster, collective, nodes), own in grouped(
@@ -151,7 +151,7 @@ OF_FITS: Final = (
 
 
 def _too_wide(rows: Sequence[ClusterRow]) -> Iterator[str]:
-    """Yield the calls that make intervals hold too many or too wide, what would do, and who teaches that."""
+    """Yield Markdown on too wide intervals: the width that is enough, and the cluster whose errors made them wide."""
     yield "\n## Intervals wider than calls need\n"
     yield "Of each cell that holds too many or is too wide: the calls with most width to spare, by the mean width, the"
     yield "one that holds nine rows in ten, and which other cluster errs most in the cell that teaches the interval."
@@ -169,7 +169,7 @@ def _too_wide(rows: Sequence[ClusterRow]) -> Iterator[str]:
 
 
 def _spared(rows: Sequence[ClusterRow], way: str, known: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Name the groups with most width to spare; `known` are the spreads of clusters in cells."""
+    """Return texts on groups whose intervals could shrink most; `known` are errors from `lessons.spreads`."""
     found = cluster_scores.ranges(rows, way)
     counted, least = [], 0.0
     for (cluster, collective, nodes), own in grouped(
@@ -190,7 +190,7 @@ def _spared(rows: Sequence[ClusterRow], way: str, known: Mapping[str, Mapping[st
 
 
 def _made_worse(rows: Sequence[ClusterRow]) -> Iterator[str]:
-    """Yield the collectives of clusters whose fit to few nodes is worse on the others than none."""
+    """Yield lines on the clusters and collectives whose prediction got worse by a fit to rows on few nodes."""
     after = [row for row in rows if cluster_scores.fitted(row) is not None]
     for (cluster, collective), own in grouped(after, lambda row: (row.cluster, row.row.collective)).items():
         before = cluster_scores.mean([cluster_scores.left_out(row) for row in own])

@@ -1,7 +1,8 @@
 """Diagnose a machine from a measured table: is it as fast as its hardware should be, and if not, why not?
 
 Each point is compared with the interval of its prediction, each region of a series with all its points (`judgement`).
-The machine is healthy if no region is off. Else each hypothesis about a fault is simulated and ranked (`ranking`).
+The machine is healthy if no region is off (slow or fast). Else each hypothesis about a fault is simulated and ranked
+(`ranking`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorit
 
 @dataclass(frozen=True)
 class _DiagnosedRows:
-    """Measured rows, with the scenario of each and its predicted result row on the healthy machine."""
+    """Measured rows; each with its scenario, and its predicted result row on the healthy machine."""
 
     rows: tuple[MeasuredRow, ...]
     scenarios: tuple[Scenario, ...]
@@ -56,12 +57,12 @@ class _DiagnosedRows:
         return np.array([result["time_us"] for result in self.results])
 
     def bands(self, names: Sequence[str]) -> Bands:
-        """Return the bands of the rows; `names` gives each row's region, whose errors its band follows."""
+        """Return the rows' bands (usual ranges of times), which follow the errors of the regions in `names`."""
         return Bands(list(map(_interval, self.scenarios, self.results, names)))
 
     @property
     def series(self) -> list[tuple[object, ...]]:
-        """The key of each row's series; rows that differ only in size share a key."""
+        """A key for each row; rows that differ only in size have equal keys."""
         return [
             (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, str(scenario.launch))
             for row, scenario in zip(self.rows, self.scenarios, strict=True)
@@ -76,10 +77,10 @@ def diagnosed(
     sets: Sequence[str] = (),
     tell: Tell = lambda line: None,
 ) -> Document:
-    """Diagnose a `system`, or a file's topology, from the measured table `text`; `where` (COL=VALUE) keeps rows.
+    """Diagnose a `system` (or topology file) from the measured table `text`; `where` (COL=VALUE) selects rows.
 
     Returns the document that `diagnose --json` prints. `tell` gets a line for each step. Raises InputError if a table
-    or topology cannot be read, or nothing can be predicted.
+    or topology cannot be read, or if nothing can be predicted.
     """
     kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
@@ -117,7 +118,7 @@ def diagnosed(
 def _predicted_rows(
     selected: Sequence[MeasuredRow], asking: RowQuestions, tell: Tell
 ) -> tuple[_DiagnosedRows, Counter[str]]:
-    """Predict the rows; return the predictable ones, and for each reason why others are not, a count."""
+    """Predict the rows; return those that can be predicted, and how many others cannot, by reason."""
     asked: dict[int, Point] = {}
     for number, row in enumerate(selected):
         points = asking.points(with_schedule_name(row))
@@ -145,7 +146,7 @@ def _predicted_rows(
 
 
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
-    """Return the point's scenario, with the row's protocol if the library can be forced to it."""
+    """Return the point's scenario; it names the row's protocol if a user can force the library to this protocol."""
     scenario = point.scenario
     if row.protocol not in executor(scenario).protocols:
         return scenario
@@ -153,9 +154,9 @@ def _forced(point: Point, row: MeasuredRow) -> Scenario:
 
 
 def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
-    """Return the table to explain, and the region of each row.
+    """Return the rows as the table to explain, and the name of each row's region.
 
-    Regions follow expected, not measured, times, so that a fault does not move a point to another region.
+    Regions follow from expected times, not from measured ones: a fault must not move a point to another region.
     """
     measured, predicted = np.array([row.time_us for row in asked.rows]), asked.predicted
     sizes = [row.size_bytes for row in asked.rows]
@@ -169,9 +170,9 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
-    """Return the range of times on a healthy machine as two factors of the prediction; None if the profile has none.
+    """Return the range of a healthy machine's time as two factors of the prediction; None if the profile has none.
 
-    The range comes from errors on the machine that the profile was fitted to. It is narrower than the prediction's
+    The range comes from errors on the machine to which the profile was fitted. It is narrower than the prediction's
     interval, which also allows for differences between machines. For calls between nodes that a profile of GPUs never
     saw, errors of the NICs' profile count too, if it has enough rows.
     """
@@ -255,7 +256,7 @@ def _points(
 
 
 def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Document:
-    """Return the document's entry for one region of a series."""
+    """Return the JSON document's entry for one region of a series."""
     first = asked.rows[region.points[0]]
     outside, contrary = (
         [asked.rows[number].size_bytes for number in numbers] for numbers in (region.outside, region.contrary)
@@ -277,7 +278,7 @@ def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Docu
 
 
 def _hypothesis(fit: Fit, best: Fit, base: Fit) -> Document:
-    """Return the document's entry for one fitted hypothesis."""
+    """Return the JSON document's entry for one hypothesis; `base` is the fit of the healthy machine."""
     hypothesis = fit.hypothesis
     return {
         "hypothesis": hypothesis.family,

@@ -41,14 +41,14 @@ HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One variant of an explanation: its changes of a point's scenario and of the parameters.
+    """One variant of an explanation: it changes a point's scenario and the costs.
 
-    `value` distinguishes variants of one `family`. `assumes` counts assumptions: a fault or a setting, and each number
-    that is free to choose. Slow links or GPUs keep the `share` of their rate. `launch` marks hypotheses about launches,
-    and not about the machine.
+    `value` tells variants of one `family` apart. `assumes` counts assumptions: one for a fault or a setting, and one
+    for each number that is free to choose. Slow links or GPUs keep the `share` of their rate. `launch` marks hypotheses
+    about launches of calls, not about the machine.
 
     `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
-    constant (*adds*), or the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
+    constant (*adds*), or because the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
     """
 
     family: str
@@ -63,16 +63,16 @@ class Hypothesis:
 
     @property
     def penalty(self) -> float:
-        """The addend to the error: for each assumption, and for each halving of a rate."""
+        """The addend to the error: for each assumption, and for each halving of a rate, so that simple ones win."""
         return PENALTY * self.assumes - HALVING * math.log2(self.share)
 
     @property
     def or_one(self) -> Hypothesis:
-        """This hypothesis, worded for a table that one slow link explains as well as all slow links."""
+        """This hypothesis, reworded for a table that one slow link explains as well as if all links were slow."""
         return replace(self, value=f"one or {self.value}") if self.value.startswith("all") else self
 
     def beside(self, other: Hypothesis) -> Hypothesis:
-        """Return the hypothesis that this one and `other` both hold, with the assumptions of both."""
+        """Return the hypothesis that both this one and `other` are true, with the assumptions of both."""
         return replace(
             self,
             family=f"{self.family} with {other.family}",
@@ -84,7 +84,7 @@ class Hypothesis:
 
 
 def _both(first: Callable[[T], T], second: Callable[[T], T], none: Callable[[T], T]) -> Callable[[T], T]:
-    """Return a change that applies both changes. If one is `none`, return the other itself, the key of cached times."""
+    """Return a change that makes both changes. If one is `none`, return the other, under which times are cached."""
     if none in (first, second):
         return second if first is none else first
     return lambda value: second(first(value))
@@ -106,11 +106,11 @@ P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for poin
 def candidates(
     scenarios: Sequence[Scenario], kinds: Sequence[str], gpus: Sequence[str] = ()
 ) -> list[Sequence[Hypothesis]]:
-    """Return the families of hypotheses for points. `kinds` are the kinds of links on their routes, `gpus` the GPUs
-    that their table names.
+    """Return the families of hypotheses for points. `kinds` are the kinds of links on the points' routes; `gpus` are
+    the GPUs that their measured table names.
 
-    The healthy machine comes first. Variants of a family are in order of their distance from healthy. Of two families
-    that explain a table equally well, the earlier one is reported.
+    The healthy machine comes first. Variants of a family are in order of their distance from healthy. If two families
+    explain a table equally well, the earlier one is reported.
     """
     names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
     name = next(iter(names)) if len(names) == 1 and names != {""} else None
@@ -148,8 +148,8 @@ def candidates(
 
 
 def _by_the_host(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
-    """Yield hypotheses of a host with another launch rate than the profile's. A faster host is possible only if the
-    table names processes of several GPUs."""
+    """Yield hypotheses that the host launches at another rate than in the profile. A faster host is only possible if
+    the table has processes that launch for several GPUs."""
     text = "each call takes longer by a constant: launched one by one, or by many processes"
     yield Hypothesis("launch", text, assumes=2, launch=True, host="adds")
     if not any(_by_processes(scenario) is not scenario for scenario in scenarios):
@@ -163,15 +163,15 @@ def _by_the_host(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
 
 
 def _by_processes(scenario: Scenario) -> Scenario:
-    """Return the scenario with a process for each GPU if one launches for several GPUs; else the scenario itself."""
+    """Return the scenario with one process for each GPU, if one process launches for several GPUs; else as it is."""
     if not (scenario.launch.paced and scenario.launch.way):
         return scenario
     return scenario.model_copy(update={"launch": scenario.launch.model_copy(update={"gpus_per_process": None})})
 
 
 def _launched_otherwise(scenarios: Sequence[Scenario], reduces: bool) -> Iterator[Hypothesis]:
-    """Yield hypotheses of other launch modes whose costs are in the profiles, if the table names none. `reduces`: the
-    GPUs share a switch that reduces, so registered buffers matter."""
+    """Yield hypotheses that calls were launched in another way, if the table does not tell and the profiles know the
+    costs. `reduces`: the GPUs share a switch that reduces data, so registered buffers matter."""
     windows = "buffers are registered as windows, so that nothing is copied"
     registered = (
         ("registered", windows, Launch(registered=True)),
@@ -197,9 +197,9 @@ def _launched(scenario: Scenario, launch: Launch) -> Scenario:
 
 
 def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[CostSetting], CostSetting]:
-    """Return a change that reduces links of a kind to a share of their bandwidth.
+    """Return a change that lowers links of a kind to a `share` of their bandwidth.
 
-    `served` is the NIC profile's scale of the kind, used if the point's own profile has none.
+    `served` is the NIC profile's scale for this kind, used if the point's own profile has none.
     """
 
     def changed(setting: CostSetting) -> CostSetting:
@@ -211,11 +211,11 @@ def _scaled(kind: str, share: float, served: LinkScale | None) -> Callable[[Cost
 
 
 def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nics: bool) -> list[list[Hypothesis]]:
-    """Return hypotheses of slow links of a kind: all links, one, and one in one direction, as lanes fail. `links` has
-    the one link of each topology.
+    """Return hypotheses that links of a kind are slow: all, one, or one in one direction, as when lanes fail. `links`
+    gives the one slow link for each topology.
 
-    Between nodes a NIC, its cable and the PCIe links before it carry the same bytes in turn, so a slow one of them is
-    one hypothesis (`of_nics`).
+    Between nodes a NIC, its cable and its PCIe links carry the same bytes one after another, so it is one hypothesis
+    (`of_nics`) that any of them is slow.
     """
     family, text = f"slow {kind}", f"links of the kind {kind} slower than they should be"
     if of_nics:
@@ -239,8 +239,8 @@ def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nic
 
 
 def _with_slow_link(scenario: Scenario, links: Mapping[str, Edge], share: float, back: bool) -> Scenario:
-    """Return the scenario with one slow link, from `links` by topology: there, and also `back` if set. A topology that
-    `links` lacks, such as one node's, stays unchanged."""
+    """Return the scenario with one slow link (of its topology in `links`): in one direction, and also `back` if set. If
+    `links` lacks the topology, e.g. that of a single node, the scenario does not change."""
     spec = scenario.topology
     if (edge := links.get(spec.model_dump_json())) is None:
         return scenario
@@ -252,7 +252,7 @@ def _with_slow_link(scenario: Scenario, links: Mapping[str, Edge], share: float,
 
 
 def _first_links(scenarios: Sequence[Scenario]) -> dict[str, dict[str, Edge]]:
-    """Return the first link of each kind in each topology, with the devices at its ends: by kind, then topology."""
+    """Return the first link of each kind in each topology, as the devices at its ends: kind → topology → ends."""
     topologies = {scenario.topology.model_dump_json(): scenario.topology for scenario in scenarios}
     found: dict[str, dict[str, Edge]] = {}
     for text, spec in topologies.items():
@@ -283,7 +283,7 @@ def _with_slower_blocks(setting: CostSetting, share: float) -> CostSetting:
 
 
 def _network(network: Profile) -> Iterator[Hypothesis]:
-    """Yield wrong uses of NICs: TCP instead of RDMA, and no GPUDirect."""
+    """Yield hypotheses that NICs are used wrongly: TCP instead of RDMA, or no GPUDirect."""
     if network.transport and network.transport.gpudirect:
         text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin (profile: …+tcp)"
         yield Hypothesis("tcp", text, setting=_by_tcp)
@@ -300,12 +300,12 @@ def _by_tcp(setting: CostSetting) -> CostSetting:
 
 
 def _without_gpudirect(setting: CostSetting, network: Profile) -> CostSetting:
-    """Return the setting under NCCL_NET_GDR_LEVEL=LOC, with its costs from the NICs' profile."""
+    """Return the costs under NCCL_NET_GDR_LEVEL=LOC (no GPUDirect), which the NICs' profile has."""
     return replace(setting, transport=(setting.transport or network.transport or Transport()).without_gpudirect())
 
 
 def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
-    """Yield the shipped system without NVLink whose PCIe has the rate nearest to this system's."""
+    """Yield the hypothesis that GPUs use PCIe: a shipped system without NVLink whose PCIe rate is the nearest."""
 
     def rate(file: SystemFile) -> int:
         return max((units.parse(link.bandwidth, "bandwidth") for link in file.links if link.kind == "pcie"), default=0)
@@ -318,8 +318,8 @@ def _pcie(system: SystemFile) -> Iterator[Hypothesis]:
 
 
 def _elsewhere(system: SystemFile, gpus: Sequence[str]) -> Iterator[Hypothesis]:
-    """Yield every other shipped system as the measured machine, the most similar first. Systems with GPUs other than
-    the table's `gpus` are left out."""
+    """Yield the hypotheses that the machine is another shipped system, the most similar first. Systems with other GPUs
+    than the table's `gpus` are left out."""
     possible = (file for file in _others(system) if not (file.gpu and gpu_names.ruled_out(gpus, file.gpu.model)))
     for file in sorted(possible, key=functools.partial(_differences, system)):
         text = f"it was measured on another machine, one like the shipped {file.name}"
@@ -327,12 +327,12 @@ def _elsewhere(system: SystemFile, gpus: Sequence[str]) -> Iterator[Hypothesis]:
 
 
 def _others(system: SystemFile) -> list[SystemFile]:
-    """Return the other shipped systems that have a profile."""
+    """Return the shipped systems, except this one, that have a profile."""
     return [file for file in map(load_system, shipped_systems()) if file.profile and file.name != system.name]
 
 
 def _differences(system: SystemFile, candidate: SystemFile) -> int:
-    """Return the number of differences between two systems in counts of devices, NIC rates and GPU makers."""
+    """Return in how many of these two systems differ: counts of devices, NIC rates, makers of GPUs."""
     pair = (system, candidate)
     counts = [{*file.counts.items()} for file in pair]
     rates = [file.nic.rate if file.nic else "" for file in pair]
@@ -341,7 +341,7 @@ def _differences(system: SystemFile, candidate: SystemFile) -> int:
 
 
 def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
-    """Return the scenario on as many nodes of another system, with that system's variables for its NICs."""
+    """Return the scenario on equally many nodes of another system, with the variables that this system's NICs need."""
     spec = type(scenario.topology)(system=like.name, nodes=nodes_of(scenario.topology))
     env = scenario.env
     if (spec.nodes or 1) > 1:
@@ -350,7 +350,7 @@ def _swapped(scenario: Scenario, like: SystemFile) -> Scenario:
 
 
 def _some_talk(system: SystemFile, scenarios: Sequence[Scenario]) -> bool:
-    """Return whether some GPUs exchange data without the host: behind one PCIe switch, or all in a small call."""
+    """Return whether some GPUs exchange data without the host: behind one PCIe switch, or all in a call of few GPUs."""
     asked = {(nodes_of(scenario.topology), scenario.ranks) for scenario in scenarios}
     communicators = [communicator(system, *nodes_and_ranks) for nodes_and_ranks in asked]
     by_switch = "pcie_switch" in system.devices
@@ -369,7 +369,7 @@ def _has(system: SystemFile, kind: str) -> bool:
 
 
 def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
-    """Yield settings such as NCCL_ALGO and NCCL_PROTO, which restrict NCCL's algorithms or protocols."""
+    """Yield hypotheses that settings such as NCCL_ALGO and NCCL_PROTO exclude algorithms or protocols of NCCL."""
     settings = [
         ("nvls off", "^nvls,nvls_tree", "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")
     ]
@@ -388,16 +388,16 @@ def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
 
 
 def _by_nvls(scenario: Scenario) -> Scenario:
-    """Return the scenario with NVLS for all calls; this overrides its own variables and its NIC provider's."""
+    """Return the scenario with NVLS for all calls, whatever its own variables or those of its NICs say."""
     env = scenario.env.model_copy(update={"NCCL_NVLS_ENABLE": 1, "NCCL_ALGO": "NVLS,NVLSTree"})
     return scenario.model_copy(update={"env": env})
 
 
 def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, ...], tuner.TunerTable]) -> Scenario:
-    """Return the scenario with the algorithm and protocol that NCCL chooses under the filters `algo` and `proto`.
+    """Return the scenario with the algorithm and protocol that NCCL chooses under the variables `algo` and `proto`.
 
-    Returns the scenario itself if the filters change nothing or leave nothing, or if it names an algorithm. `tables`
-    keeps NCCL's tables of times, which points share.
+    Returns the scenario itself if the variables change nothing or leave no choice, or if it names an algorithm.
+    `tables` caches the tuner's tables, which points share.
     """
     if scenario.algorithm != "auto" or scenario.protocol not in ("none", "auto"):
         return scenario
@@ -428,8 +428,8 @@ def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, 
 
 
 def _other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothesis]:
-    """Yield other sizes of buffers and chunks, other numbers of channels, and messages by senders' own NICs (PXN off),
-    if the points can show them. Each size is tried by itself, as times do not grow evenly with a size."""
+    """Yield hypotheses of other sizes of buffers and chunks, other numbers of channels, and PXN off (senders use their
+    own NICs), if points can show them. Each size is tried, as times do not grow evenly with a size."""
     messages = nodes > 1 and any(("p2p", scenario.collective) in SCHEDULES for scenario in scenarios)
     if messages:
         text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
@@ -443,7 +443,7 @@ def _other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothes
 
 
 def _channels() -> Iterator[Hypothesis]:
-    """Yield numbers of channels that someone has set. NCCL's choices change with them, so each is tried by itself."""
+    """Yield hypotheses that a user set the number of channels, which NCCL's choices depend on: each is tried."""
     for limit, counts in (("MAX", (1, 2, 4, 8, 16)), ("MIN", (16, 32))):
         variable = f"NCCL_{limit}_NCHANNELS"
         text = f"NCCL takes another number of channels: {variable}, NCCL_{limit}_CTAS"
@@ -453,8 +453,8 @@ def _channels() -> Iterator[Hypothesis]:
 
 
 def _fewer_nics(nics: int) -> Iterator[Hypothesis]:
-    """Yield unused NICs of a node with `nics` NICs. NCCL takes no more channels than the node with the fewest NICs has,
-    so it does not matter on how many nodes they are missing."""
+    """Yield hypotheses that some of a node's `nics` NICs are unused. NCCL takes no more channels than the node with the
+    fewest NICs has, so it does not matter how many nodes lack NICs."""
     if nics > 1:
         text = f"one of {nics} NICs of a node is not used: it is down, or NCCL_IB_HCA leaves it out"
         yield Hypothesis("nic missing", text, scenario=_set(NCCL_IB_HCA=f"^=mlx5_{nics - 1}"))
@@ -474,7 +474,7 @@ def _sized(family: str, text: str, variable: str, size: int) -> Hypothesis:
 
 
 def _set(**values: int | str) -> Callable[[Scenario], Scenario]:
-    """Return a change that sets variables in a scenario that sets none of them."""
+    """Return a change that sets environment variables in a scenario that sets none of them."""
 
     def changed(scenario: Scenario) -> Scenario:
         if not scenario.env.given.keys().isdisjoint(values):

@@ -1,5 +1,5 @@
-"""Judge measured times: how far points are from expected times, which regions of a series are off, and how well a
-hypothesis explains them.
+"""Judge measured times: how far points are from expected times, which regions of a series are off (slow or fast), and
+how well a hypothesis explains them.
 
 Distances are in *bands*: a point at distance 1 lies at the end of the range of a sound machine's times.
 """
@@ -46,12 +46,12 @@ WILD: Final = 2.0  # bands beyond which a single point is reported: twice as far
 class Bands:
     """The ranges of a sound machine's times around expected times.
 
-    A band combines the prediction's error and the noise of runs, is WIDER than both, and ends at WIDEST at most. `low`
-    and `high` are the factors (n,) from the expected times to its ends.
+    A band combines the prediction's error and the noise of runs; it is WIDER times as wide, and ends at the factor
+    WIDEST. `low` and `high` are the factors (n,) from the expected times to the ends of the bands.
     """
 
     def __init__(self, intervals: Sequence[tuple[float, float] | None]):
-        """Take the factors from each prediction to the ends of its 90 % interval; None for a prediction without one."""
+        """Take each point's factors from the prediction to the ends of its 90 % interval; None without interval."""
         ends = np.array([UNTRIED if interval is None else interval for interval in intervals], np.float64)
         self._ends: Floats = np.hypot(np.maximum(np.log(ends) * (-1, 1), 0), NOISE)
         self.low, self.high = self._wide(self._ends, WIDER)
@@ -62,15 +62,14 @@ class Bands:
         return np.exp(-low), np.exp(high)
 
     def of_region(self, points: Sequence[int]) -> tuple[float, float]:
-        """Return the factors from expected to the ends of the band for the median of several points."""
+        """Return the factors from expected time to the ends of the band, for the median of these points."""
         wider = TOGETHER if len(points) >= MANY else WIDER
         low, high = self._wide(np.median(self._ends[list(points)], axis=0), wider)
         return float(low), float(high)
 
     def distances(self, ratios: Floats) -> Floats:
-        """Return the points' distances (n,) from expected times, in bands; negative if faster. `ratios` (n,) are
-        measured/expected.
-        """
+        """Return the distance of each point from its expected time in bands, (n,), negative if the point is faster.
+        `ratios` (n,) are measured / expected."""
         logs = np.log(ratios)
         distances: Floats = logs / np.where(logs < 0, -np.log(self.low), np.log(self.high))
         return distances
@@ -78,14 +77,14 @@ class Bands:
 
 @dataclass(frozen=True)
 class Region:
-    """The verdict on a region of a series.
+    """The verdict on a region (some neighbouring sizes) of a series.
 
-    `points` are the points' numbers. `ratio` is the median of measured/expected; `low` and `high` are the ends of its
-    band. `inside` counts points within their bands. `outside` lists the points beyond their bands on the dominant side;
-    if the median is beyond its band, it lists the points beyond that band. `factor` is the median ratio of `outside`.
-    `contrary` lists the points beyond their bands on the other side, `contrary_factor` is their median ratio.
-    `accident` is the point that `but_for_accident` left out. `distance`, in bands, is the root mean square over the
-    points, without the worst if there are at least FEW.
+    `points` are the numbers of its points. `ratio` is the median of measured / expected; `low` and `high` are the ends
+    of its band. `inside` counts points within their bands. `outside` lists the points beyond their bands on the side
+    with more of them; if the median is beyond its band, it lists the points beyond that band. `factor` is the median
+    ratio of `outside`. `contrary` lists the points beyond their bands on the other side, with the median ratio
+    `contrary_factor`. `accident` is the point that `but_for_accident` left out. `distance`, in bands, is the root mean
+    square over the points; from FEW points on the worst one is left out.
     """
 
     points: tuple[int, ...]
@@ -103,8 +102,7 @@ class Region:
     @property
     def off(self) -> bool:
         """Whether the region is off: its distance is above 1, or its median is beyond its band, or more than half of
-        its points, and at least FEW, are outside their bands.
-        """
+        its points (and at least FEW) are outside their bands."""
         apart = len(self.points) - self.inside
         return self.distance > 1 or (apart >= FEW and 2 * apart > len(self.points)) or self.beyond
 
@@ -115,10 +113,10 @@ class Region:
 
 
 def but_for_accident(region: Region, series: Sequence[int], ratios: Floats, bands: Bands) -> Region:
-    """Judge a small region again without its only outside point, if that point's neighbours in size are inside.
+    """Judge a small region again without its only point outside its band, if the neighbours in size are inside theirs.
 
-    A single point may be an accident. The neighbours take its place in the judgement. Regions of FEW points or more
-    stay as they are. `series` are the points of the region's series by size.
+    A single odd point may be an accident. Its neighbours take its place in the judgement. Regions with FEW points or
+    more stay as they are. `series` are the numbers of the series' points in order of size.
     """
     far = np.abs(bands.distances(ratios))
     outside = [point for point in region.points if far[point] > 1]
@@ -133,7 +131,7 @@ def but_for_accident(region: Region, series: Sequence[int], ratios: Floats, band
 
 
 def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
-    """Return the verdict on the region of `points`; `ratios` (n,) of all points are measured/expected."""
+    """Return the verdict on the region of the `points`. `ratios` (n,), of all points, are measured / expected."""
     members = np.array(points)
     far, ratio = bands.distances(ratios)[members], float(np.median(ratios[members]))
     low, high = bands.of_region(points)
@@ -164,11 +162,11 @@ def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
 
 @dataclass(frozen=True)
 class MeasuredTable:
-    """A measured table in arrays: times in us, `measured` (n,) and `predicted` (n,) for the healthy machine; `small`
-    (n,) flags points that show the launch.
+    """A measured table as arrays over its n points: times in us, `measured` (n,) and `predicted` (n,) on the healthy
+    machine; `small` (n,) flags points whose times show the launch.
 
-    `series` has the point numbers of each series in order of size, `groups` those of each region of each series.
-    `bands` and `scenarios` belong to the n points; `gpus` are the GPUs that the table names.
+    `series` lists the point numbers of each series in order of size; `groups` lists those of each region of each
+    series. `bands` and `scenarios` belong to the points; `gpus` are the GPUs that the table names.
     """
 
     measured: Floats
@@ -181,11 +179,11 @@ class MeasuredTable:
     gpus: tuple[str, ...] = ()
 
     def regions(self, predicted: Floats) -> tuple[Region, ...]:
-        """Return the verdicts on all regions against predicted times (n,), in us."""
+        """Return the verdict on each region, if the predicted times (n,), in us, are expected."""
         return tuple(judged(group, self.measured / predicted, self.bands) for group in self.groups)
 
     def but_for_accidents(self, fit: Fit) -> Fit:
-        """Return the fit with each region judged by `but_for_accident`."""
+        """Return the fit with `but_for_accident` applied to each of its regions."""
         of_point = {point: members for members in self.series for point in members}
         ratios = self.measured / fit.predicted
         regions = (but_for_accident(region, of_point[region.points[0]], ratios, self.bands) for region in fit.regions)
@@ -194,10 +192,10 @@ class MeasuredTable:
 
 @dataclass(frozen=True)
 class Fit:
-    """A hypothesis applied to a table.
+    """How a hypothesis fits a table.
 
-    `launch` is the launch that was added, or the pace that was set, in us; `predicted` (n,) in us includes it. `errors`
-    (n,) are |log(measured / predicted)|; `regions` are judged against `predicted`.
+    `launch` is the time in us that was added to each launch, or the pace of launches; `predicted` (n,), in us, includes
+    it. `errors` (n,) are |log(measured / predicted)|; `regions` are the verdicts if `predicted` is expected.
     """
 
     hypothesis: Hypothesis
@@ -213,21 +211,20 @@ class Fit:
 
     @property
     def score(self) -> float:
-        """The error plus the penalty of the hypothesis; the lowest score ranks first."""
+        """The error plus the hypothesis's penalty; hypotheses with a low score rank first."""
         return self.error + self.hypothesis.penalty
 
     @property
     def off(self) -> list[int]:
-        """The numbers of the regions that are off."""
+        """The numbers of the regions that are off under this hypothesis."""
         return [number for number, region in enumerate(self.regions) if region.off]
 
     def explains(self, healthy: Fit) -> bool:
-        """Return whether the hypothesis explains the regions that are off under the fit `healthy`.
+        """Return whether the hypothesis explains the regions that are off on the healthy machine (`healthy`).
 
-        It must take away at least as much of the error in these regions as it leaves, as it may be nearer by chance. It
-        must bring at least one of them back to normal, put no other region off, and leave none off by a factor of
-        FAR_OFF or more. If no region is off, it must put none off, and be likelier than the healthy machine over all
-        points.
+        It must halve the error in these regions, because it may be nearer by chance. It must bring at least one of them
+        back to normal, put no other region off, and leave none off by a factor of FAR_OFF or more. If no region is off,
+        it must put none off, and be likelier than the healthy machine over all points.
         """
         if not healthy.off:
             return not self.off and healthy.behind(self, PENALTY) != "open"
@@ -237,8 +234,8 @@ class Fit:
         return better and near and set(self.off) < set(healthy.off)
 
     def behind(self, first: Fit, penalty: float = 0.0) -> Sureness:
-        """Return how surely the fit `first` is better than this one. The sum over points of the differences in error,
-        with a penalty for each assumption more, is compared with its standard error."""
+        """Return how surely the fit `first` is better than this one. The difference in error, summed over points, plus
+        a penalty for each further assumption, is compared with its standard error."""
         behind = self.errors - first.errors
         spread = float(behind.std(ddof=1)) * len(behind) ** 0.5 if len(behind) > 1 else np.inf
         total = float(behind.sum()) + penalty * len(behind) * (self.hypothesis.assumes - first.hypothesis.assumes)
@@ -246,10 +243,10 @@ class Fit:
 
 
 def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Sequence[int]]) -> Flags:
-    """Return flags (n,) of the points that show the launch: the small sizes of each series.
+    """Return flags (n,) of points whose times show the launch: the small sizes of each series.
 
-    If more than half of a series' small sizes, but not all, are `bad`, only the good ones count. Fewer bad ones do not
-    move the median far.
+    If more than half of a series' small sizes, but not all, are `bad`, only the good ones are flagged. Fewer bad sizes
+    hardly move the median.
     """
     small = np.array(sizes) <= SMALL
     good = small & ~np.array(bad)
@@ -260,10 +257,10 @@ def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Se
 
 
 def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], predicted: Floats) -> Floats:
-    """Return the time (n,) in us that the way of measuring adds to the points of each series, from its small sizes.
+    """Return the time in us (n,) that the way of measuring adds to the points of each series, as its small sizes show.
 
-    A difference of more than ALLOWED, or more than half of the shortest time, counts as a fault, and adds 0. A
-    difference that brings the series no nearer as a whole adds 0, too: it is the noise of a few small sizes.
+    A difference above ALLOWED, or above half of the shortest time, counts as a fault, and 0 is returned for the series.
+    The same holds if the difference does not bring the whole series nearer: it is noise of a few small sizes.
     """
     added = np.zeros_like(predicted)
     for members in map(list, series):
@@ -276,15 +273,15 @@ def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], pred
 
 
 def launch_delay(measured: Floats, small: Flags, predicted: Floats) -> float:
-    """Return how much longer than predicted the small sizes took, in us (median); 0 without small sizes."""
+    """Return by how many us the flagged `small` points took longer than predicted (median); 0 if there are none."""
     return float(np.median((measured - predicted)[small])) if small.any() else 0.0
 
 
 def applied(hypothesis: Hypothesis, predicted: Floats, launch: float, table: MeasuredTable) -> Fit:
-    """Return the fit of a hypothesis that predicts `predicted` (n,) us, of which `launch` us were added."""
+    """Return the fit of a hypothesis whose predicted times (n,), in us, include the added launch time `launch`."""
     return Fit(hypothesis, predicted, launch, log_errors(table.measured, predicted), table.regions(predicted))
 
 
 def log_errors(measured: Floats, predicted: Floats) -> Floats:
-    """Return |log(measured / predicted)| of points (n,), at most FAR."""
+    """Return |log(measured / predicted)| of the points (n,); larger values than FAR count as FAR."""
     return np.minimum(np.abs(np.log(measured / predicted)), FAR)

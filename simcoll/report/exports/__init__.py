@@ -1,4 +1,4 @@
-"""Writers of schedules, topologies and results in the formats of other programs."""
+"""Write schedules, topologies and results in the formats of other programs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Written = str | bytes
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of writers: `ranks`, `root`, number of `groups` and `protocol` of a schedule, `nodes` of a topology,
-    `nbytes` of a buffer."""
+    """Settings of an export. `ranks`, `root`, `groups` (a number) and `protocol` are for a schedule, `nodes` for a
+    topology, `nbytes` is the size of a schedule's buffer."""
 
     ranks: int | None = None
     root: int = 0
@@ -38,9 +38,9 @@ class Options:
 
 
 def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written:
-    """Return `source` (a schedule, a topology or results, by name or file) in the format `to` (of `FORMATS`).
+    """Return `source`, a name or file of a schedule, a topology or results, as text or bytes in the format `to`.
 
-    Raises InputError, or RefusedError for a source that the format cannot hold.
+    Raises InputError for wrong input, and RefusedError for a source that the format cannot hold.
     """
     if to not in FORMATS:
         raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
@@ -62,7 +62,7 @@ def _topology(source: str, options: Options) -> Topology:
 
 
 def _rows(source: str) -> list[ResultRow]:
-    """Return the rows of a results.csv, or of the folder that holds it."""
+    """Return the rows of a results.csv; `source` is its path, or the folder with the file."""
     path = Path(source)
     return read(path / "results.csv" if path.is_dir() else path)
 
@@ -85,7 +85,7 @@ def _tuner(source: str, notes: ImportLog) -> Written:
 
 
 def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: str, size: str) -> ResultRow:
-    """Return the choice from a size on as a row; `algorithm` and `size` name the choice's keys for them."""
+    """Return a recommendation's `choice` as a row; `algorithm` and `size` are the choice's keys for these values."""
     return ResultRow(
         collective=choice["collective"],
         algorithm=choice[algorithm],  # None: NCCL has no such algorithm, and chooses itself

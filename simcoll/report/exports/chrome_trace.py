@@ -1,8 +1,8 @@
-"""Traces as Chrome's JSON, which Perfetto (https://ui.perfetto.dev), chrome://tracing and HTA read.
+"""Write traces as Chrome's JSON, which Perfetto (https://ui.perfetto.dev), chrome://tracing and HTA read.
 
-Viewers count whole nanoseconds, and Perfetto rounds `ts` and `dur` separately: touching slices would overlap by 1 ns,
-and Perfetto drops all but the first of overlapping slices. So both ends of a slice are rounded here, to the nearest
-nanosecond; its arguments `begin_ps` and `end_ps` keep the picoseconds.
+Viewers count in nanoseconds, and Perfetto rounds start (`ts`) and duration (`dur`) separately. Slices that touch could
+then overlap by 1 ns, and Perfetto drops all but the first of overlapping slices. So this module rounds both ends of a
+slice to the nearest nanosecond. The arguments `begin_ps` and `end_ps` keep the picoseconds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ IN_USE: Final = "bandwidth in use"  # the process of the counters
 
 
 def dump(trace: Trace, rank: int | None = None) -> str:
-    """Return the trace as one JSON object, an event a line, in order of time; equal traces give equal texts. With a
-    `rank`, only what the GPU of this rank does, as Kineto writes it."""
+    """Return a trace as one JSON object, an event per line in order of time; equal traces give equal texts. With
+    `rank`, only the work of this rank's GPU is included, in the form of torch's profiler (Kineto)."""
     trace = trace if rank is None else _of_rank(trace, rank)
     pids = {name: number for number, name in enumerate(dict.fromkeys(t.process for t in trace.tracks), start=1)}
     first = len(pids) + 2  # unused as thread numbers: 0 is the kernel's, a process's number its main thread's
@@ -38,7 +38,7 @@ def dump(trace: Trace, rank: int | None = None) -> str:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
-    """Return a trace of one rank's streams; each kernel has its stream and a number of its own."""
+    """Return a trace of one rank's streams only; each kernel gets a stream and a number, as in torch's traces."""
     tracks, number = list[Track](), itertools.count(1)
     for track in trace.tracks:
         if track.process == trace.ranks[rank] and any(span.kind in ON_GPU for span in track.slices):
@@ -53,7 +53,7 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def packed(text: str) -> bytes:
-    """Return a text compressed with gzip; equal texts give equal bytes."""
+    """Return a text compressed with gzip, without a time stamp: equal texts give equal bytes."""
     return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
@@ -67,7 +67,7 @@ def _names(trace: Trace, pids: dict[str, int], tids: list[tuple[int, int]]) -> I
 
 
 def _events(trace: Trace, tids: list[tuple[int, int]], pids: dict[str, int]) -> Iterator[tuple[int, int, str]]:
-    """Yield time, order within an instant, and text of every event."""
+    """Yield each event as time, order among events of equal time, and JSON text."""
     for track, (pid, tid) in zip(trace.tracks, tids, strict=True):
         for span in track.slices:
             begin, end = _ns(span.begin), _ns(span.end)

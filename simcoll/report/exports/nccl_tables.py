@@ -1,4 +1,4 @@
-"""Result rows in NCCL's formats: the table of nccl-tests, and the CSV of NCCL's example tuner plugin."""
+"""Write result rows as tables of nccl-tests, and as the CSV that NCCL's example tuner plugin reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROTOCOLS: Final[Mapping[str, str]] = {name: name.lower() for name in PROTOCOLS
 
 
 def timed(rows: Iterable[ResultRow]) -> list[ResultRow]:
-    """Return the rows with a time. Raises InputError if there is none."""
+    """Return the rows that have a time. Raises InputError if no row has one."""
     having = [row for row in rows if row.status == "ok" and row.time_us]
     if not having:
         raise InputError("no row has a time", "give results with status ok")
@@ -32,8 +32,8 @@ def timed(rows: Iterable[ResultRow]) -> list[ResultRow]:
 
 
 def tests(rows: Sequence[ResultRow]) -> str:
-    """Return rows as nccl-tests prints them: a table for each collective, algorithm and number of ranks. No run is
-    repeated in place: the in-place columns hold the time if buffers are in place, else `N/A`."""
+    """Return rows as nccl-tests prints them: a table for each collective, algorithm and number of ranks. A row has a
+    single time: the in-place columns repeat it if buffers are in place, and else hold `N/A`."""
     tables: dict[tuple[Any, ...], list[ResultRow]] = {}
     for row in timed(rows):
         if row.collective in _TESTS:
@@ -75,7 +75,7 @@ def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
 
 
 def _step(sizes: Sequence[int]) -> str:
-    """Return the step between sizes in nccl-tests' words: a common factor or difference, else nccl-tests' default."""
+    """Return in nccl-tests' words how sizes grow: by a common factor or difference, else nccl-tests' default step."""
     pairs = list(pairwise(sizes))
     factors = {high / low if low else 0 for low, high in pairs}
     if len(factors) == 1 and (factor := min(factors)) == int(factor) > 1:
@@ -104,9 +104,9 @@ def _bandwidths(row: ResultRow) -> tuple[float, float]:
 
 
 def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
-    """Return the CSV that NCCL's example tuner plugin (ext-tuner/example) reads: the quickest algorithm in each range
-    of sizes, for each collective, number of nodes and ranks. -1 leaves a value, or a range whose row names no
-    algorithm, to NCCL. Raises InputError for rows that differ in something the file cannot express."""
+    """Return the CSV that NCCL's example tuner plugin (ext-tuner/example) reads: the fastest algorithm for each range
+    of sizes, by collective, number of nodes and of ranks. -1 leaves a value to NCCL, or a whole range if the fastest
+    row is NCCL's own choice. Raises InputError if rows differ in something that the file cannot express."""
     best: dict[tuple[str, int, int], dict[int, ResultRow]] = {}
     unknown: set[str] = set()
     having = timed(rows)
@@ -134,7 +134,7 @@ def tuner(rows: Sequence[ResultRow], notes: ImportLog) -> str:
 
 
 def _ranges(sizes: Mapping[int, ResultRow], notes: ImportLog) -> Iterable[str]:
-    """Yield `min,max,algorithm,protocol` for each range of sizes in which one pair is quickest."""
+    """Yield `min,max,algorithm,protocol` for each range of sizes (bytes) in which the same pair is fastest."""
     changes: list[tuple[int, str]] = []
     for size in sorted(sizes):
         algorithm, protocol = sizes[size].algorithm, _PROTOCOLS.get(sizes[size].protocol or "")

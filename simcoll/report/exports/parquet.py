@@ -1,4 +1,4 @@
-"""Rows as an Arrow table and as a Parquet file, by pyarrow."""
+"""Convert rows to an Arrow table and to a Parquet file, with pyarrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_ARROW = 'Arrow and Parquet need pyarrow: pip install "simcoll[parquet]"'
 
 
 def arrow_table(rows: Sequence[ResultRow]) -> Any:
-    """Return a pyarrow.Table of results.csv's columns; mappings are text. Raises SimcollError without pyarrow."""
+    """Return the columns of results.csv as a pyarrow.Table; dicts become text. Raises SimcollError without pyarrow."""
     try:
         import pyarrow
     except ImportError:
@@ -28,7 +28,7 @@ def arrow_table(rows: Sequence[ResultRow]) -> Any:
 
 
 def dump(rows: Sequence[ResultRow]) -> bytes:
-    """Return rows as a Parquet file."""
+    """Return the rows as the bytes of a Parquet file."""
     made = arrow_table(rows)
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""Topologies as Graphviz, GraphML and node-link JSON."""
+"""Write topologies as Graphviz (DOT), GraphML and node-link JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHAPES = {"gpu": "box", "host": "box", "nic": "ellipse", "cpu": "octagon", "swi
 
 
 def graphviz(topology: Topology) -> str:
-    """Return DOT text. Links alike in both directions are one edge; a node's devices stand together."""
+    """Return a topology as DOT text. Equal links in both directions are one edge; a node's devices stand together."""
     lines = [f"digraph {_quoted(topology.name)} {{", "  edge [dir=both];"]
     for node, devices in grouped(topology.kinds, topology.node_of).items():
         declared = [f"{_quoted(d)} [shape={_SHAPES.get(topology.kinds[d], 'hexagon')}];" for d in devices]
@@ -36,14 +36,14 @@ def graphviz(topology: Topology) -> str:
 
 
 def graphml(topology: Topology) -> str:
-    """Return GraphML text, which `import` reads; facts about the whole machine are attributes of the graph."""
+    """Return a topology as GraphML, which `simcoll import` reads; the graph's attributes describe the machine."""
     import networkx as nx
 
     return "\n".join([*nx.generate_graphml(networkx_attributes.plain_graph(topology, texts=True)), ""])
 
 
 def node_link(topology: Topology) -> str:
-    """Return node-link JSON in the form of `networkx.node_link_data`, which `import` reads."""
+    """Return a topology as JSON like that of `networkx.node_link_data`, which `simcoll import` reads."""
     graph = networkx_attributes.plain_graph(topology, texts=False)
     nodes = [{"id": device, **data} for device, data in graph.nodes(data=True)]
     edges = [{"source": u, "target": v, **data} for u, v, data in graph.edges(data=True)]

@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML file: question, answer, reasons, and how far to trust it."""
+"""Show a run as one self-contained HTML file: question, answer, reasons, and how far to trust the answer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from simcoll.scenario.scenario_files import Point
 def report(
     rows: Sequence[ResultRow], points: Sequence[Point], figures: Iterable[run_plots.Named], text: str, command: str
 ) -> str:
-    """Return the HTML page of a run. `figures` are those that its scenario requests, `text` is the scenario file,
-    `command` made the run. Equal runs give equal pages."""
+    """Return the HTML page of a run. `figures` are the figures that the scenario requests, `text` is the scenario file,
+    `command` the command line of the run. Equal runs give equal pages."""
     name, script = points[0].scenario.name, _asset("report.js")
     good = sum(row.status == "ok" for row in rows)
     many = f"{len(rows)} points" if len(rows) > 1 else "1 point"
@@ -67,12 +67,12 @@ def report(
 
 
 def fragment(rows: Sequence[ResultRow]) -> str:
-    """Return the answer and the table of some rows, for a notebook's cell."""
+    """Return rows as HTML for a notebook's cell: the answer in a sentence, and the table."""
     return rendered("results.html.j2", answer=of_rows(rows), results=results_table(rows))
 
 
 def _asset(name: str) -> Markup:
-    """Return a file of this package, to be put into the page unchanged."""
+    """Return the text of a file in this package (style, script), to be put into the page unchanged."""
     return Markup((files("simcoll.report.html") / name).read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Parts of the report's pages: sortable tables, pictures, and explanations of confidence."""
+"""Parts of the HTML report: sortable tables, pictures, and explanations of confidence."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def _templates() -> jinja2.Environment:
 
 
 def rendered(template: str, **values: Any) -> Markup:
-    """Return a template of this package filled with values, which are escaped."""
+    """Return a template of this package filled with `values`; texts are escaped for HTML."""
     return Markup(_templates().get_template(template).render(values))
 
 
 def picture(figure: Any, text: str) -> tuple[str, str]:
-    """Return a data URL of a figure, as SVG, or as PNG if that is smaller, and the figure's alternative text."""
+    """Return a figure as a data URL, in SVG or, if that is smaller, in PNG; and the figure's alternative text."""
     address = f"data:image/svg+xml,{quote(plot.drawn(figure, 'svg').decode(), safe=_PLAIN)}"
     if len(address) > SMALL:
         dots = f"data:image/png;base64,{base64.b64encode(plot.drawn(figure, 'png')).decode()}"
@@ -77,7 +77,7 @@ def picture(figure: Any, text: str) -> tuple[str, str]:
 
 
 def interval(row: ResultRow) -> str:
-    """Return the 90 % interval of a row's time with its unit; empty if there is none."""
+    """Return the 90 % interval of a row's time as text with its unit; empty if the row has no interval."""
     if row.low_us is None or row.high_us is None:
         return ""
     if row.high_us >= text_table.LONG:
@@ -86,7 +86,7 @@ def interval(row: ResultRow) -> str:
 
 
 class Cell(NamedTuple):
-    """A cell: the value to sort by, the text to show, and whether the value is text."""
+    """A cell of a table: the value to sort by, the text to show, and whether the value is text."""
 
     value: object
     shown: str
@@ -94,14 +94,14 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns (name, unit, whether they are text) and cells of a table."""
+    """A table: its columns (name, unit, whether they hold text) and its rows of cells."""
 
     head: Sequence[tuple[str, str, bool]]
     rows: Sequence[Sequence[Cell]]
 
 
 def results_table(rows: Sequence[ResultRow]) -> Table:
-    """Return a table with a line for each row, and the columns that are not empty."""
+    """Return the result rows as a table, without columns that are empty in all rows."""
     shown = [
         {**row, "interval": interval(row), "confidence": row.confidence or "uncalibrated", "due to": _due(row)}
         if row.status == "ok"
@@ -124,7 +124,7 @@ def _due(row: ResultRow) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[TableRow]) -> Table:
-    """Return columns of rows as a table; in a table with a long time, each time has its own unit."""
+    """Return these columns of rows as a table. If one time is long, each time is shown with its own unit."""
     rows = list(rows)
     times = [row.get(name) for name in columns if name.endswith("_us") for row in rows]
     long = any(isinstance(time, int | float) and time >= text_table.LONG for time in times)

@@ -1,4 +1,4 @@
-"""A point in the report: its time and causes, its timeline, and how busy its links are."""
+"""Show single points in the HTML report: time and causes, timeline, and how busy links are."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, itertools.cycle(_C
 
 
 def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[dict[str, Any], str]:
-    """Return critical path and trace as numbers for the page's script, and a note of what was left out to keep `most`
-    slices.
+    """Return the critical path and the trace as numbers for the page's script, and a note of what was left out so that
+    at most `most` slices remain.
 
-    A track is its process, its name and a flat list of six numbers a slice: ps since the end of the previous slice,
-    length in ps, numbers of its name and its colour, bytes, and step (-1 if it has none).
+    A track is its process, its name, and a flat list with six numbers per slice: ps since the end of the previous
+    slice, length in ps, numbers of name and colour, bytes, and step (-1: none).
     """
     tracks, note = _few(trace, most)
     tracks.sort(key=lambda track: track.process != FAULTS)  # faults first, where they are seen
@@ -73,7 +73,7 @@ def timeline(trace: Trace, path: Iterable[Slice], most: int) -> tuple[dict[str, 
 
 
 def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
-    """Return tracks that fit, and a note of what is left out."""
+    """Return the tracks to show, at most `most` slices in all, and a note of what is left out."""
     for tracks, note in _selections(trace):
         if sum(len(track.slices) for track in tracks) <= most:
             return list(tracks), note
@@ -81,7 +81,7 @@ def _few(trace: Trace, most: int) -> tuple[list[Track], str]:
 
 
 def _selections(trace: Trace) -> Iterator[tuple[Sequence[Track], str]]:
-    """Yield tracks and a note: all; or only ranks; or only streams; or the first ranks' streams."""
+    """Yield smaller and smaller selections of tracks, each with a note: all; ranks; streams; first ranks' streams."""
     yield trace.tracks, ""
     ranks = [track for track in trace.tracks if track.process != LINKS]
     yield ranks, "Links are left out here: there are too many transfers."
@@ -111,14 +111,14 @@ def _label(span: Slice) -> str:
 
 
 def _color(span: Slice) -> str:
-    """Return the colour of a slice; a transfer has its chunk's colour, on ranks and on links."""
+    """Return the colour of a slice. A transfer has the colour of its chunk, on ranks and on links."""
     if span.kind == PATH:
         return CAUSE_COLORS[span.args["cause"]]
     return _KINDS.get(span.kind) or _CHUNKS[span.args["chunk"] % len(_CHUNKS)]
 
 
 def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:
-    """Yield the stretches of a critical path as slices, joining neighbours with one cause and place."""
+    """Yield the parts of a critical path as slices; neighbours with the same cause and place become one slice."""
     for (cause, where), group in itertools.groupby(parts, lambda part: (part.cause, part.where)):
         first, *others = group
         end = others[-1].end_ps if others else first.end_ps
@@ -126,9 +126,9 @@ def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:
 
 
 def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Markup]:
-    """Yield HTML of the points shown in detail, and notes of how many and which points are left out. On each topology
-    and number of ranks these are each algorithm at the largest size, and each algorithm's shortest step of a workload.
-    `rows` are the rows of the points."""
+    """Yield HTML for the points that the report shows in detail, and notes on the others. On each topology and number
+    of ranks these are each algorithm's largest size, or each algorithm's shortest step of a workload. `rows` are the
+    result rows of `points`."""
     whole = len(rows) == len(points)  # `algorithm: all` leaves out rows of algorithms that cannot serve
     row_of = {id(point): row for point, row in zip(points, rows, strict=False) if whole}
     steps: dict[tuple[str, str, str], Point] = {}
@@ -157,7 +157,7 @@ def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Mark
 
 
 def _missing(points: Sequence[Point]) -> str:
-    """Return collectives or workloads, algorithms and swept values of points, in words."""
+    """Return in words the collectives or workloads, algorithms and swept values of points."""
     named = grouped(points, lambda point: (_subject(point.scenario), ", ".join(run_plots.swept_words(point))))
     of = {key: dict.fromkeys(_asked(point.scenario) for point in some) for key, some in named.items()}
     return "; ".join(f"{what} by {', '.join(of[what, at])}{at and f' at {at}'}" for what, at in of)
@@ -208,7 +208,7 @@ def _point(run: ExplainedRun, name: str, unfolded: bool, most: int, undisturbed:
 
 
 def _timeline(run: ExplainedRun, most: int) -> dict[str, Any]:
-    """Return the numbers that the page's script draws, a label for them, and notes."""
+    """Return a point's timeline for the page: numbers for its script, a label and notes."""
     transfers = point_trace.crossings(run.ran.program) <= point_trace.MOST
     trace = point_trace.of_prediction(run.ran, transfers)
     data, note = timeline(trace, path_slices(run.parts()), most)

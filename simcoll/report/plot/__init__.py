@@ -1,4 +1,4 @@
-"""Pictures, drawn with matplotlib's object API: no window, no global state."""
+"""Draw pictures with matplotlib's object API, which opens no window and has no global state."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FONTS: Final = ["DejaVu Sans", "Verdana", "sans-serif"]
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the suffix, whole or not at all; create the folder.
+    """Write a figure to a file, whole or not at all, in the format of its suffix; create a missing folder.
 
-    Equal figures make equal PNG files, without date or version. Raises InputError for a suffix of no picture format,
-    and if the file cannot be written.
+    Equal figures make equal PNG files, without date or version. Raises InputError for a suffix that is no picture
+    format, and if the file cannot be written.
     """
     kind, known = path.suffix.lstrip(".").lower() or "png", figure.canvas.get_supported_filetypes()
     if kind not in known:
@@ -31,7 +31,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
-    """Return a figure as `svg` or `png`; equal figures give equal bytes. Texts stay texts in SVG."""
+    """Return a figure as bytes, as `svg` or `png`; equal figures give equal bytes. SVG keeps texts as texts."""
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": "simcoll"}
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "simcoll", "font.sans-serif": _FONTS}):
         return _written(figure, kind, dpi=120, metadata=metadata)

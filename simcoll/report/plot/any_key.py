@@ -1,7 +1,7 @@
-"""A quantity over any column or swept key: lines, or bars if the key has one value or values that are not numbers.
+"""Draw a quantity over any column or swept key: lines, or bars if the key has one value or values that are no numbers.
 
-Rows are mappings with the columns of results.csv; only rows whose status is ok are drawn. A measured point has
-`collective, ranks, nodes, size_bytes, time_us, busbw_GBps, algorithm` (or None) and `system`.
+Rows are mappings with the columns of results.csv; only rows with status ok are drawn. A measured point has `collective,
+ranks, nodes, size_bytes, time_us, busbw_GBps, algorithm` (or None) and `system`.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ _MEASURED: Final[dict[str, Any]] = {
 
 
 class Mark(NamedTuple):
-    """A point of a line, or a bar: its x, its value, the ends of its interval (None without one), and whether it is
-    modelled while others are not."""
+    """A point of a line, or a bar: its x, its value, the ends of its interval (None without interval), and whether it
+    is modelled while other marks are based on measurements."""
 
     x: float
     y: float
@@ -112,7 +112,7 @@ NamedMarks = Mapping[str, Sequence[Mark]]  # name of a line, or of a series of b
 
 
 def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[PlotRow] = ()) -> Figure:
-    """Return bus bandwidth or time over the size, with lower bounds and measured points; bars if there is one size.
+    """Return a figure of bus bandwidth or time over the size, with lower bounds and measured points; bars for one size.
 
     Raises ValueError if no row has a size and a time.
     """
@@ -127,7 +127,7 @@ def size_figure(rows: Iterable[PlotRow], quantity: Quantity, measured: Iterable[
 
 
 def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) -> Figure:
-    """Return time over ranks; panels for the smallest, a middle and the largest size.
+    """Return a figure of the time over the ranks, with panels for the smallest, a middle and the largest size.
 
     Raises ValueError if no row has a time, or all rows have the same number of ranks.
     """
@@ -142,7 +142,7 @@ def scaling_figure(rows: Iterable[PlotRow], measured: Iterable[PlotRow] = ()) ->
 
 
 def _curves(rows: Sequence[PlotRow], across: str, up: str, facet: Sequence[str], measured: Sequence[PlotRow]) -> Figure:
-    """Return a picture with a line for each algorithm and each setting in which rows differ."""
+    """Return a figure with a line for each algorithm and each setting in which rows differ."""
     told = ("algorithm", *telling(as_asked(rows), _APART))
     group = [column for column in told if column not in (across, *facet)]
     return key_figure(rows, across, up, group, facet, measured, bounds=True)
@@ -157,11 +157,12 @@ def key_figure(
     measured: Sequence[PlotRow] = (),
     bounds: bool = False,
 ) -> Figure:
-    """Return `y` over `x`, a line for each value of `group` (default: the algorithm), a panel for each of `facet`.
+    """Return a figure of `y` over `x`, a line for each value of `group` (default: algorithms), a panel for each of
+    `facet`.
 
-    Intervals are drawn if rows have them; on lines also `measured` points, and with `bounds` lower bounds of the time.
-    Raises InputError for an unknown key, if nothing can be drawn, and if rows at one point differ in a column that is
-    not chosen.
+    Intervals are drawn if rows have them. Figures of lines also show `measured` points and, with `bounds`, lower bounds
+    of the time. Raises InputError for an unknown key, if nothing can be drawn, and if rows at one point differ in a
+    column that neither `group` nor `facet` names.
     """
     across, up, apart = column_of(rows, x), column_of(rows, y), [column_of(rows, key) for key in facet]
     lines = [column_of(rows, key) for key in group] if group is not None else ["algorithm"] * (across != "algorithm")
@@ -199,7 +200,7 @@ def key_figure(
 
 
 def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
-    """Return the rows with a number for `y` and a value for `x`; raises InputError if there is none."""
+    """Return the rows that have a number in `y` and a value in `x`; raises InputError if there is none."""
     across, up = column_of(rows, x), column_of(rows, y)
     timed = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and isinstance(row.get(up), int | float)]
     if not timed and any(isinstance(row.get(up), str) for row in rows):
@@ -211,12 +212,12 @@ def _drawable(rows: Sequence[PlotRow], x: str, y: str) -> list[PlotRow]:
 
 
 def _are_many(series: Sequence[NamedMarks]) -> bool:
-    """Return whether a panel has too many lines to draw bands around them."""
+    """Return whether a panel has too many lines for intervals drawn as bands."""
     return max(map(len, series)) > MAX_BANDS
 
 
 def _looks(rows: Sequence[PlotRow], lines: Sequence[str]) -> dict[str, Look]:
-    """Return the look of each line by name; numbers of one key go from dark to light."""
+    """Return the look of each line by its name; lines of one numeric key go from dark to light."""
     names = list(dict.fromkeys(label_of(row, lines) for row in rows))
     if len(lines) != 1 or not numeric(rows, lines[0]):
         return looks_of(names)
@@ -225,10 +226,10 @@ def _looks(rows: Sequence[PlotRow], lines: Sequence[str]) -> dict[str, Look]:
 
 
 def _styles(rows: Sequence[PlotRow], lines: Sequence[str], named: Sequence[str]) -> Styles:
-    """Return the properties of each line by name: colour and marker by algorithm, dash by setting; from the fifth
-    setting on also another shade and marker. Settings of a single algorithm have their own colours.
+    """Return the style of each line: colour and marker by algorithm, dash by setting; from the fifth setting on also
+    another shade and marker. If there is one algorithm, settings differ in colour.
 
-    If some lines are modelled, dashes mark them, and settings differ in shade.
+    If some lines are modelled, these are dashed, and settings differ in shade instead.
     """
     more = [column for column in lines if column != "algorithm"]
     kinds = sorted({label_of(row, more): 0 for row in rows}, key=bool)  # without a setting: solid
@@ -244,8 +245,8 @@ def _styles(rows: Sequence[PlotRow], lines: Sequence[str], named: Sequence[str])
 
 
 def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> None:
-    """Raise InputError if two rows with different values share a place. The suggested fix names a column in which they
-    differ, a topology before its ranks, nodes and profile."""
+    """Raise InputError if two rows at one place of the figure have different values. The cure names a column in which
+    the rows differ, the topology before ranks, nodes and profile."""
     clash = _clash(rows, chosen, up)
     if clash is None:
         return
@@ -259,7 +260,7 @@ def _check_distinct(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> 
 
 
 def _clash(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> tuple[PlotRow, PlotRow] | None:
-    """Return two rows with different values at one place; None if there are none."""
+    """Return two rows at one place of the figure that have different values; None if there are none."""
     seen: dict[tuple[str, ...], PlotRow] = {}
     for row in rows:
         first = seen.setdefault(tuple(str(row.get(column)) for column in chosen), row)
@@ -272,7 +273,7 @@ def _clash(rows: Sequence[PlotRow], chosen: Sequence[str], up: str) -> tuple[Plo
 
 
 def _places(rows: Sequence[PlotRow], column: str, bars: bool) -> tuple[Mapping[str, float], dict[float, str]]:
-    """Return the place of each value of a column, and the text of each place."""
+    """Return the x of each value of a column, and the text to write at each x."""
     values = {str(row.get(column)): row.get(column) for row in rows}
     numbers = {text: number_of(column, value) for text, value in values.items()}
     if are_sizes(rows, column):
@@ -294,7 +295,7 @@ def _marks(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, f
 
 
 def _if_it_took(row: PlotRow, time_us: float, up: str) -> float:
-    """Return a duration as the quantity `up`: the duration, or the bandwidth at that duration."""
+    """Return a time (us) as the drawn quantity `up`: the time itself, or the bandwidth that it means for the row."""
     return float(row[up]) * float(row["time_us"]) / time_us if up in _RATES else time_us
 
 
@@ -304,7 +305,7 @@ def _if_it_took(row: PlotRow, time_us: float, up: str) -> float:
 def _lines(
     panels: Sequence[Panel], series: Sequence[NamedMarks], styles: Styles, across: str, up: str, bounds: bool
 ) -> tuple[Figure, dict[str, Artist]]:
-    """Draw a panel of lines for each series, with measured points and lower bounds."""
+    """Draw panels of lines, with measured points and lower bounds; return the figure and its legend's entries."""
     values = [_values(one, panel, up) for one, panel in zip(series, panels, strict=False)]
     alike = max(map(max, values)) <= APART * min(map(max, values))
     figure, grid = grid_of([panel.title for panel in panels], one_scale=alike)
@@ -349,14 +350,14 @@ def _finish_axes(
 
 
 def _values(series: NamedMarks, panel: Panel, up: str) -> list[float]:
-    """Return all values of a panel, with the ends of intervals and measured points."""
+    """Return all values that a panel shows, including ends of intervals and measured points."""
     marks = [mark for marks in series.values() for mark in marks]
     ends = [value for mark in marks for value in (mark.low, mark.y, mark.high) if value is not None]
     return ends + [point[up] for point in panel.measured if point[up] is not None]
 
 
 def _bounds(rows: Iterable[PlotRow], across: str, up: str) -> dict[float, float]:
-    """Return the least lower bound of all rows at each place, as a time or as the bandwidth that it would mean."""
+    """Return the least lower bound of the rows at each x, as a time or as the bandwidth that this time means."""
     best: dict[float, float] = {}
     for row in rows:
         if (bound := row.get("lower_bound_us")) and row[up]:
@@ -366,7 +367,7 @@ def _bounds(rows: Iterable[PlotRow], across: str, up: str) -> dict[float, float]
 
 
 def _draw_lines(axes: Axes, series: NamedMarks, styles: Styles, thin: bool) -> None:
-    """Draw lines with their intervals: a band, or with `thin` a bar at each point."""
+    """Draw lines with their intervals, as bands or, with `thin`, as bars at each point."""
     for (name, marks), more in zip(series.items(), _halos(list(series.values())), strict=True):
         color = styles[name]["color"]
         axes.plot(
@@ -386,9 +387,10 @@ def _draw_lines(axes: Axes, series: NamedMarks, styles: Styles, thin: bool) -> N
 
 
 def _halos(lines: Sequence[Sequence[Mark]]) -> list[float]:
-    """Return by how many points each line is drawn wider, so that lines drawn above it do not hide it.
+    """Return how much wider each line must be drawn, in points, so that lines drawn above it do not hide it.
 
-    Lines coincide if two neighbours, or their only point, are within a percent. `lines` are in order of drawing.
+    Lines coincide if two neighbouring points, or their only point, differ by at most a percent. `lines` are in order of
+    drawing.
     """
     curves = [{mark.x: mark.y for mark in marks} for marks in lines]
     above = [sum(_coincide(curve, other) for other in curves[number:]) for number, curve in enumerate(curves, 1)]
@@ -410,9 +412,9 @@ def _bars(
     up: str,
     looks: Mapping[str, Look],
 ) -> tuple[Figure, dict[str, Artist]]:
-    """Draw a panel of horizontal bars for each series, with numbers; `ticks` name the rows of bars.
+    """Draw panels of horizontal bars with numbers; return the figure and its legend. `ticks` name rows of bars.
 
-    A single row with several series becomes a row for each series, whose names then need no legend.
+    A single row with several bars becomes a row for each bar, whose names then replace the legend.
     """
     several = [name for name in looks if any(name in one for one in series)]
     if len(ticks) == 1 and len(several) > 1:
@@ -458,7 +460,7 @@ def _bars(
 def _row_of_bars(
     axes: Axes, at: Sequence[float], marks: Sequence[Mark], looks: Sequence[Look], height: float, up: str
 ) -> None:
-    """Draw the bars of a series with their intervals, and each bar's number behind its end."""
+    """Draw the bars of one row with their intervals, and each bar's number behind its end."""
     ends = [(mark.low or mark.y, mark.high or mark.y) for mark in marks]
     whiskers = [[mark.y - low for mark, (low, _) in zip(marks, ends, strict=True)],
                 [high - mark.y for mark, (_, high) in zip(marks, ends, strict=True)]]  # fmt: skip

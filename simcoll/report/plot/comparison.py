@@ -1,4 +1,4 @@
-"""Predicted beside measured times: both over the size, and errors in percent."""
+"""Draw predicted beside measured times: both over the size, and errors in percent."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ AUTO: Final = "auto"  # rows that do not name their algorithm
 
 
 def compare_figure(points: Iterable[PlotRow]) -> Figure:
-    """Return predicted lines and measured markers over the size, above the error in percent.
+    """Return a figure of predicted lines and measured markers over the size, above the error in percent.
 
-    `points` have `collective, algorithm, protocol, ranks, nodes, size_bytes, measured_us, predicted_us, error`;
-    error = predicted/measured − 1. Raises ValueError if there are none.
+    `points` have `collective, algorithm, protocol, ranks, nodes, size_bytes, measured_us, predicted_us, error`; error =
+    predicted/measured − 1. Raises ValueError if there are none.
     """
     joined = [row for row in points if row["size_bytes"] > 0]
     if not joined:
@@ -73,7 +73,8 @@ def compare_figure(points: Iterable[PlotRow]) -> Figure:
 
 
 def residual_figure(points: Iterable[PlotRow], by: Sequence[str] = ("collective", "ranks")) -> Figure:
-    """Return errors in percent over the size, a panel for each value of the columns `by`, a colour an algorithm.
+    """Return a figure of errors in percent over the size: a panel for each value of columns `by`, a colour an
+    algorithm.
 
     `points` have `algorithm, size_bytes, error, fitted` and the columns `by`; error = predicted/measured − 1. Rows that
     were not fitted have filled markers. Raises ValueError if no row has a size.

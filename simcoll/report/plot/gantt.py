@@ -1,4 +1,4 @@
-"""The timeline of a small run as a picture: sends and receptions of each rank, and transfers of each link."""
+"""Draw the timeline of a small run: sends and receptions of each rank, and transfers of each link."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377",
 
 
 class ChunkInterval(NamedTuple):
-    """An interval (ps) in which a chunk travels to the rank `peer` (-1: as the lane's name says)."""
+    """When a chunk travels, in ps; `peer` is the rank at the other end (-1: the lane's name tells it)."""
 
     begin: int
     end: int
@@ -57,8 +57,8 @@ class ChunkInterval(NamedTuple):
 
 @dataclass
 class Lane:
-    """A rank or a link, by its number: its spans, and thin spans below them. If there are too many lanes, `busy` tells
-    which ones to keep."""
+    """A rank or a link, by its number: its intervals, and thin intervals below them. If there are too many lanes,
+    `busy` decides which are kept."""
 
     number: int
     name: str
@@ -68,7 +68,7 @@ class Lane:
 
 
 class Bar(NamedTuple):
-    """A span and its position: lower edge (lanes count downwards) and height, in lanes."""
+    """An interval with its position on the axes: lower edge and height, in lanes counted downwards."""
 
     span: ChunkInterval
     bottom: float
@@ -76,7 +76,7 @@ class Bar(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """A time (ps) in which `lanes`, by number, are disturbed; `name` stands in the legend."""
+    """A time (ps) in which some `lanes`, by number, are disturbed; the legend calls it `name`."""
 
     name: str
     begin: int
@@ -99,12 +99,12 @@ def gantt_figure(
     channels: int = 1,
     faults: Sequence[FaultWindow] = (),
 ) -> Figure:
-    """Return lanes of ranks (sends thick, start to sent; receptions thin, arrive to end) above lanes of links.
+    """Return a figure of lanes: ranks (thick: start to sent; thin: arrival to end of a reception) above links.
 
-    `devices` are named by participant. Time counts from the call: the program begins `launch_ps` later, and stands for
-    each of `channels` equal ones. Of more than 64 links, or ranks, 32 are drawn: links disturbed by `faults` and ranks
-    that come late, then the busiest of each phase.
-    Raises ValueError above 4,000 transfers.
+    `devices` names ranks and switches by number. Time counts from the call: the program begins `launch_ps` later, and
+    stands for `channels` equal programs. Of more than 64 links or ranks, 32 are drawn: first links disturbed by
+    `faults` and ranks that come late, then the busiest lanes of each phase. Raises ValueError for more than 4,000
+    transfers.
     """
     if len(program) > MAX_TRANSFERS:
         raise ValueError(
@@ -155,7 +155,7 @@ def _facts(program: Program, launch_ps: int, end_ps: int, channels: int) -> list
 
 
 def _chunks(program: Program) -> list[int]:
-    """Return the chunk number of each transfer; chunks of later loops are numbered on."""
+    """Return the chunk number of each transfer; chunks of later loops get further numbers."""
     schedule = program.schedule
     numbers: list[int] = (program.loop * schedule.n_slots + schedule.src_slot[program.origin]).tolist()
     return numbers
@@ -194,8 +194,7 @@ def _link_lanes(
 
 
 def _cut(lanes: list[Lane], kind: str, disturbed: Sequence[Disturbance]) -> str:
-    """Keep the disturbed lanes, then the busiest of each phase, in their order, if there are too many; return a note
-    that says so."""
+    """Keep few lanes: the disturbed ones, then the busiest of each phase. Return a note of what was left out."""
     total = len(lanes)
     if total <= MAX_LANES:
         return ""
@@ -209,7 +208,7 @@ def _cut(lanes: list[Lane], kind: str, disturbed: Sequence[Disturbance]) -> str:
 
 
 def _busier(lanes: Iterable[Lane]) -> dict[int, float]:
-    """Return the mean number of busier lanes while a lane works, by lane number: 0 for the busiest of each phase."""
+    """Return, by lane number, how many lanes on average are busier while this one works: 0 for the busiest ones."""
     ordered = sorted(lanes, key=lambda lane: -lane.busy)
     times = np.linspace(0, max((span.end for lane in ordered for span in lane.spans), default=0), _GLANCES)
     others, found = np.zeros(_GLANCES), dict[int, float]()
@@ -225,13 +224,13 @@ def _busier(lanes: Iterable[Lane]) -> dict[int, float]:
 
 
 def _late(program: Program) -> list[Disturbance]:
-    """Return for each rank that comes late the time until it is there."""
+    """Return, for each rank that comes late, the time until it arrives."""
     came = program.arrivals[: program.schedule.n].tolist()
     return [Disturbance("rank not there yet", 0, at, frozenset([rank]), "") for rank, at in enumerate(came) if at]
 
 
 def _struck(faults: Sequence[FaultWindow], end_ps: int, names: Sequence[str]) -> list[Disturbance]:
-    """Return the windows of faults that begin before the end of the run, on the links with these names."""
+    """Return the times of faults on the links called `names` that begin before the run ends (`end_ps`)."""
     number = {name: link for link, name in enumerate(names)}
     found = []
     for each in faults:
@@ -243,7 +242,7 @@ def _struck(faults: Sequence[FaultWindow], end_ps: int, names: Sequence[str]) ->
 
 
 def _unseen(faults: Sequence[FaultWindow], end_ps: int, lanes: Collection[str]) -> list[str]:
-    """Return a note for each fault that is invisible in the picture."""
+    """Return a note for each fault that the figure cannot show."""
     notes = dict[str, None]()
     for each in faults:
         if each.begin >= end_ps:
@@ -256,7 +255,7 @@ def _unseen(faults: Sequence[FaultWindow], end_ps: int, lanes: Collection[str]) 
 def _disturb(
     axes: Axes, lanes: Sequence[Lane], edges: Sequence[float], disturbances: Sequence[Disturbance]
 ) -> LegendArtists:
-    """Mark disturbances of lanes: pale and hatched below the bars, with an edge that bars do not hide."""
+    """Mark disturbances of lanes: pale and hatched below the bars, with an edge beside them; return legend entries."""
     entries: LegendArtists = {}
     places = {lane.number: span for lane, span in zip(lanes, itertools.pairwise(edges), strict=True)}
     for each in disturbances:
@@ -272,7 +271,7 @@ def _disturb(
 
 
 def _rows(spans: Sequence[ChunkInterval], hair: int) -> list[list[ChunkInterval]]:
-    """Return spans in as few rows as possible, each in the first free row; tiny overlaps are ignored."""
+    """Return intervals in as few rows as possible, each in the first free row; overlaps below `hair` ps are ignored."""
     rows: list[list[ChunkInterval]] = []
     for span in sorted(spans):
         slack = min(hair, (span.end - span.begin) // 20)
@@ -301,7 +300,7 @@ def _place(lanes: Sequence[Lane], hair: int) -> GanttRows:
 
 
 def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tuple[Colors, LegendArtists]:
-    """Return a colour for each chunk, and its legend if chunks are few; else draw a colour bar beside the panels."""
+    """Return a colour for each chunk, and legend entries if chunks are few; else draw a colour bar beside panels."""
     if len(chunks) <= len(_FEW):
         colors = dict(zip(chunks, _FEW, strict=False))
         return colors, {f"chunk {chunk}": Patch(facecolor=colors[chunk]) for chunk in chunks}
@@ -329,7 +328,7 @@ def _draw(axes: Axes, panel: str, lanes: Sequence[Lane], layout: GanttRows, end_
 
 
 def _bars(axes: Axes, bars: Sequence[Bar], colors: Colors, name: str, narrow_ps: int) -> None:
-    """Draw bars with white edges; bars shorter than `narrow_ps`, which they would cover, have edges of their colour."""
+    """Draw bars with white edges, which would cover bars shorter than `narrow_ps`; these get edges of their colour."""
     corners = [
         [(x, y) for x, y in ((b, low), (e, low), (e, high), (b, high))]
         for (b, e, low, high) in (
@@ -344,7 +343,7 @@ def _bars(axes: Axes, bars: Sequence[Bar], colors: Colors, name: str, narrow_ps:
 
 
 def _numbers(axes: Axes, bars: Iterable[Bar], colors: Colors, inches_per_ps: float) -> None:
-    """Write the chunk's number, and the rank that it goes to, in each bar with room for them, unless bars are many."""
+    """Write a chunk's number and destination rank into each bar with room for them, unless bars are many."""
     texts = []
     for bar in bars:
         (begin, end, chunk, peer), bottom, height = bar

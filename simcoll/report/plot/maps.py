@@ -1,4 +1,4 @@
-"""Maps of the fastest algorithm: sizes across, ranks up, each point's cell coloured by the fastest."""
+"""Draw maps of the fastest algorithm: sizes across, ranks up, each cell coloured by the fastest algorithm there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ ROOM: Final = 0.36  # inches: least width of a cell with a text, "12.3×"
 
 
 class Winner(NamedTuple):
-    """The fastest at a point, the runner-up's time as a multiple of its (None without one), and an equally fast one."""
+    """The fastest algorithm at a point, the second's time over the fastest's (None without a second), and another one
+    that is equally fast."""
 
     winner: str
     margin: float | None
@@ -43,10 +44,10 @@ MapCells = dict[tuple[int, int], Winner]  # (ranks, size) → its winner
 
 
 def crossover_figure(rows: Iterable[PlotRow]) -> Figure:
-    """Return a map for each collective (and setting): cells coloured by the fastest, with its margin over the next.
+    """Return a map for each collective (and setting): cells coloured by the fastest, with its margin over the second.
 
-    Rows are mappings with the columns of results.csv. Algorithms (and protocols) compete in a map. Raises ValueError if
-    no row has a time, or all are of one algorithm.
+    Rows are mappings with the columns of results.csv. Algorithms (and protocols) compete within a map. Raises
+    ValueError if no row has a time, or if all rows have one algorithm.
     """
     timed = drawable(rows)
     if not varying(timed, ("algorithm", *COMPETING)):
@@ -122,5 +123,5 @@ def _draw(axes: Axes, cells: MapCells, ranks: Sequence[int], sizes: Sequence[int
 
 
 def _times(margin: float) -> str:
-    """Return a margin with two or three digits, so that a narrow win does not read as 1.0×."""
+    """Return a margin, e.g. 1.25, as text with enough digits that a narrow win does not read as 1.0×."""
     return f"{margin:.2f}×" if margin < 1.1 else f"{margin:.1f}×" if margin < 10 else f"{margin:.0f}×"

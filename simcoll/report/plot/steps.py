@@ -1,4 +1,4 @@
-"""Pictures of training steps: over swept sizes, as lanes of computation and communication, as spreads of runs."""
+"""Draw training steps: times over swept sizes, computation and communication by rank, the spread of runs."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ _QUANTILES: Final = {
 
 
 def step_figure(rows: Iterable[PlotRow]) -> Figure:
-    """Return step times over the swept size, e.g. of buckets, a line an algorithm; dashed is computation alone.
+    """Return a figure of step times over the swept size, e.g. of buckets, a line an algorithm; dashed is computation
+    alone.
 
-    The shortest step of each line is ringed; a word in place of a size, such as `none`, stands apart on the left.
-    Without a swept size the steps are bars. Rows are mappings with the columns of results.csv. Raises ValueError
-    without rows of a workload.
+    The shortest step of each line is ringed. A word in place of a size, such as `none`, stands apart on the left.
+    Without a swept size the steps are bars. Rows are mappings with the columns of results.csv. Raises ValueError if no
+    row is of a workload.
     """
     steps = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and row.get("step_us")]
     if not steps:
@@ -84,7 +85,7 @@ def _step(row: PlotRow) -> float:
 
 
 def _sizes(rows: Sequence[PlotRow], column: str) -> bool:
-    """Return whether the column holds several sizes."""
+    """Return whether this column holds at least two different sizes."""
     return len({units.size_in(row.get(column)) for row in rows} - {None}) > 1
 
 
@@ -130,10 +131,10 @@ def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
 
 
 def overlap_figure(ranks: Sequence[RankOverlap], title: str) -> Figure:
-    """Return two lanes a rank: computation, and below it communication, which is red where it is not hidden.
+    """Return two lanes a rank: computation, and below it communication, which is red while it is not hidden.
 
-    Of more than 8 ranks those with the most and the least exposed communication are shown. Raises ValueError without
-    ranks.
+    Of more than 8 ranks, those with the most and the least exposed communication are shown. Raises ValueError if there
+    are no ranks.
     """
     if not ranks:
         raise ValueError("no rank computes or communicates; give the scenario a `workload`")
@@ -172,7 +173,7 @@ def _lane(axes: Axes, place: float, intervals: Sequence[Interval], color: str) -
 
 
 def _exposed(rank: RankOverlap) -> list[Interval]:
-    """Return the times of communication without computation."""
+    """Return when a rank communicates without computing, in ps."""
     free, at = [], 0
     for begin, end in (*rank.computing, (rank.end_ps, rank.end_ps)):
         free.append((at, begin))
@@ -185,9 +186,9 @@ def _exposed(rank: RankOverlap) -> list[Interval]:
 
 
 def spread_figure(rows: Iterable[PlotRow]) -> Figure:
-    """Return a line for each point: a tick at its undisturbed time, then quantiles with their shaded 95 % intervals.
+    """Return a figure, a line for each point: a tick at its undisturbed time, and quantiles with 95 % intervals.
 
-    Rows are mappings with the columns of results.csv. Raises ValueError if no row, or too many, have replications.
+    Rows are mappings with the columns of results.csv. Raises ValueError if no row has replications, or too many have.
     """
     varied = [row for row in as_asked(rows) if row.get("status", "ok") == "ok" and row.get("replications")]
     if not 0 < len(varied) <= MOST_POINTS:

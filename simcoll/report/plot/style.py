@@ -1,4 +1,4 @@
-"""Style of all plots: looks of lines, frames with a headline, grids of panels, axes of sizes and durations."""
+"""The style of all plots: looks of lines, frames with a headline, grids of panels, axes of sizes and durations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Marker = str | tuple[int, Literal[1], int]  # matplotlib's name, or (points, 1, 
 
 
 class Look(NamedTuple):
-    """Colour and marker of an algorithm, in every plot."""
+    """The colour and marker of an algorithm, the same in every plot."""
 
     color: str
     marker: Marker
@@ -86,7 +86,7 @@ def look(algorithm: str) -> Look:
 
 
 def looks_of(names: Sequence[str], ordered: bool = False) -> dict[str, Look]:
-    """Return each name's look: an algorithm's own, or the next free one; `ordered` names go from dark to light."""
+    """Return each name's look: its algorithm's own look, or the next free one; if `ordered`, from dark to light."""
     if ordered and len(names) > 2:
         shades = colormaps["viridis"]
         steps = (LIGHTEST * number / (len(names) - 1) for number in range(len(names)))
@@ -104,7 +104,7 @@ def looks_of(names: Sequence[str], ordered: bool = False) -> dict[str, Look]:
 
 
 def variant(base: Look, shade: int, marker: int) -> Look:
-    """Return a look in one of five shades, with one of the other markers."""
+    """Return the look `base` in one of five shades, and with another marker."""
     others = [each for each in _MARKERS if each != base.marker]
     return Look(_shade(base.color, shade), others[marker % len(others)])
 
@@ -115,7 +115,7 @@ def _hashed(name: str) -> Look:
 
 
 def _shade(color: str, number: int) -> str:
-    """Return the colour in one of five tints, or shades if it is light: away from black and from white."""
+    """Return a colour in shade 0 … 4: light colours are darkened, others lightened, never to black or white."""
     dark = contrast(color) == "white"
     toward, amount = 1.0 if dark else 0.0, 0.14 + 0.09 * (number % 5)
     red, green, blue = (part + (toward - part) * amount for part in to_rgb(color))
@@ -123,7 +123,7 @@ def _shade(color: str, number: int) -> str:
 
 
 def contrast(color: str) -> str:
-    """Return black or white, whichever reads better on `color`."""
+    """Return black or white: whichever is easier to read on the background `color`."""
     red, green, blue = to_rgb(color)
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
 
@@ -137,8 +137,8 @@ DASHES: Final[tuple[Dash, ...]] = ("-", (0, (4.5, 1.3)), (0, (1.2, 1.1)), (0, (4
 
 
 def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
-    """Return the properties of a line except its width. A dashed line has white gaps and markers, so that it is visible
-    on a wider line of its colour."""
+    """Return matplotlib's properties of a line, except its width. A dashed line gets white gaps and markers, so that it
+    is visible on a wider line of its colour."""
     style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": dash}
     return style if dash == "-" else {**style, "gapcolor": "white", "markerfacecolor": "white"}
 
@@ -147,12 +147,12 @@ def stroke(color: str, marker: Marker, dash: Dash) -> dict[str, Any]:
 
 
 def frame(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches; `finish` adds headline and legend."""
+    """Return an empty figure of this size in inches; `finish` later adds headline and legend."""
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
 
 
 def finish(figure: Figure, title: str, subtitle: str, entries: Mapping[str, Artist]) -> None:
-    """Add a headline above the axes and a legend below them; the figure grows by their height."""
+    """Add a headline above the axes and a legend below them; the figure grows by the height of both."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(subtitle, int((width - 0.2) / CHARACTER))
     head = 0.34 + 0.14 * len(lines) + 0.06
@@ -189,13 +189,13 @@ def _legend(figure: Figure, entries: Mapping[str, Artist]) -> int:
 
 
 def grid_shape(count: int) -> tuple[int, int]:
-    """Return rows and columns of a grid of panels, three wide or, beyond nine, four."""
+    """Return the number of rows and columns of a grid for `count` panels: three columns, or four beyond nine panels."""
     columns = count if count <= 3 else 2 if count == 4 else 3 if count <= 9 else 4
     return -(-count // columns), columns
 
 
 def dress(axes: Axes) -> None:
-    """Draw the light frame and grid of every panel."""
+    """Draw the light frame and grid that every panel has."""
     axes.grid(True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -207,7 +207,7 @@ def dress(axes: Axes) -> None:
 
 
 def from_zero(axes: Axes) -> None:
-    """Start the axis of values at 0, with room above the highest value for its marker."""
+    """Start the y axis at 0, and leave room above the highest value for its marker."""
     low, high = axes.get_ylim()  # a twentieth of their range beyond the values
     axes.set_ylim(0, high + 0.05 * low)
 
@@ -218,9 +218,9 @@ def name_axis(axis: Axis, name: str) -> None:
 
 
 def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> dict[str, float]:
-    """Set up a log2 axis of sizes with as many ticks as fit: 1 KiB … 1 GiB.
+    """Make the x axis a log2 axis of sizes (bytes), with as many ticks as fit: 1 KiB … 1 GiB.
 
-    `words` in place of sizes (`none`) get places on the left; return their places.
+    `words` that stand in place of sizes (`none`) get places on the left; return the x of each.
     """
     apart = 2 ** max(1.0, 0.15 * math.log2(max(sizes) / min(sizes)))
     places = {word: min(sizes) / apart**number for number, word in enumerate(words, 1)}
@@ -230,7 +230,8 @@ def size_axis(axes: Axes, sizes: Collection[int], words: Sequence[str] = ()) -> 
 
 
 def log2_axis(axes: Axes, ticks: Mapping[float, str], margin: float = 0.25) -> None:
-    """Make the x axis log2, `margin` octaves longer than its ticks on either side, with as many ticks as fit."""
+    """Make the x axis log2, `margin` octaves longer than its `ticks` (value → text) at both ends, with few enough
+    ticks."""
     low, high = min(ticks) / 2**margin, max(ticks) * 2**margin
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
@@ -247,14 +248,14 @@ def log2_axis(axes: Axes, ticks: Mapping[float, str], margin: float = 0.25) -> N
 
 
 def time_ticks(axis: Axis) -> None:
-    """Write the ticks of a linear axis of microseconds as times."""
+    """Write the ticks of a linear axis of microseconds as times with units."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value) if value else "0"))
 
 
 def time_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Make the y axis of times log10, with ticks at 1, 2, 5 or at decades, each with its unit.
+    """Make the y axis log10 for times (us), with ticks at 1, 2, 5 or at decades, each with its unit.
 
-    It spans a factor of four at least, so that noise does not fill it.
+    The axis spans at least a factor of four, so that noise does not fill it.
     """
     room = 1.1 * (max(values) / min(values)) ** 0.04
     low, high = min(values) / room, max(values) * room
@@ -276,9 +277,10 @@ def time_text(time_us: float) -> str:
 
 
 def grid_of(titles: Sequence[str], *, strip: bool = False, one_scale: bool = True) -> tuple[Figure, list[Axes]]:
-    """Return the figure and its axes, a panel for each title; with `strip`, each is followed by axes below it.
+    """Return a figure and its axes, a panel for each title; with `strip`, each panel is followed by axes below it.
 
-    A single panel has no title. All axes share x, and with `one_scale` also y. Titles beyond the first 16 are left out.
+    A single panel shows no title. All axes share x, and with `one_scale` also y. Titles after the first 16 are left
+    out.
     """
     shown = titles[:MAX_PANELS]
     down, across = grid_shape(len(shown))
@@ -297,7 +299,7 @@ def grid_of(titles: Sequence[str], *, strip: bool = False, one_scale: bool = Tru
 
 
 def outer_labels(grid: Sequence[Axes]) -> None:
-    """Dress the panels; axes are named only where no panel is below, or to the left."""
+    """Dress the panels, and name only the axes at the left and at the bottom of the grid."""
     places = [axes.get_subplotspec() for axes in grid]
     lowest = {place.colspan.start: place.rowspan.start for place in places if place}
     for axes, place in zip(grid, places, strict=True):

@@ -1,4 +1,4 @@
-"""A topology as a picture: devices in layers, machines as frames, links by kind and bandwidth, or by utilisation."""
+"""Draw a topology: devices in layers, machines as frames, links coloured by kind and bandwidth, or by utilisation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES: Final = {"gpu": "GPU", "pcie_switch": "PCIe switch", "cpu": "CPU", "nic":
 
 
 class DeviceBox(NamedTuple):
-    """Position of a device: centre and size in inches, text."""
+    """Where a device is drawn: centre and size in inches, and its text."""
 
     x: float
     y: float
@@ -46,7 +46,8 @@ class DeviceBox(NamedTuple):
 
 @dataclass
 class Drawing:
-    """Boxes of devices, frames of machines (title, left, bottom, right, top), names of rows (text, y)."""
+    """What is drawn where, in inches: device boxes, frames of machines (title, left, bottom, right, top), row names
+    (text, y)."""
 
     boxes: dict[str, DeviceBox] = field(default_factory=dict)
     frames: list[tuple[str, float, float, float, float]] = field(default_factory=list)
@@ -56,7 +57,7 @@ class Drawing:
 
 
 def layout_of(topology: Topology) -> Drawing:
-    """Return the boxes, frames and rows of a topology."""
+    """Return where the devices, machines and rows of a topology are drawn."""
     layout = Drawing()
     groups = grouped(topology.kinds, topology.node_of)
     switches, members = groups.get(None, []), {node: of for node, of in groups.items() if node is not None}
@@ -72,7 +73,7 @@ def layout_of(topology: Topology) -> Drawing:
 
 
 def _joined(layout: Drawing, devices: Sequence[str], dims: Sequence[int]) -> None:
-    """Lay out machines that are joined without switches: on a grid of two dimensions, else on a circle."""
+    """Lay out machines that are joined without switches: on a grid for two dimensions, else on a circle."""
     count = len(devices)
     if len(dims) == 2:
         layout.cell = 0.85
@@ -87,7 +88,7 @@ def _joined(layout: Drawing, devices: Sequence[str], dims: Sequence[int]) -> Non
 
 
 def _hosts(layout: Drawing, devices: Sequence[str]) -> float:
-    """Lay out a row of bare hosts, with names if there is room; of too many the first and the last."""
+    """Lay out a row of hosts without GPUs, with names if there is room; of too many hosts the first and last ones."""
     few = len(devices) <= 24
     step = 0.62 if few else 0.3
     shown = devices
@@ -103,7 +104,7 @@ def _hosts(layout: Drawing, devices: Sequence[str]) -> float:
 
 
 def _machines(layout: Drawing, topology: Topology, members: Sequence[tuple[int, Sequence[str]]]) -> float:
-    """Lay out machines side by side; return the height of their top row."""
+    """Lay out machines side by side; return the y of their top row, in inches."""
     shown, left, top = members, 0.0, 0.0
     if len(members) > MOST:
         shown = (*members[: MOST // 2], members[-1])
@@ -119,7 +120,7 @@ def _machines(layout: Drawing, topology: Topology, members: Sequence[tuple[int, 
 
 
 def _machine(layout: Drawing, topology: Topology, devices: Sequence[str], left: float) -> tuple[float, float]:
-    """Lay out the rows of a machine, each spread over its width; return the width and the height of the top row."""
+    """Lay out a machine's rows, each spread over its width; return this width and the y of the top row, in inches."""
     rows = grouped(devices, topology.kinds.__getitem__)
     step = STEP if len(devices) <= 64 else 0.21
     width = max(step * max(map(len, rows.values())), 1.4)
@@ -143,7 +144,7 @@ def _spread(layout: Drawing, devices: Sequence[str], left: float, width: float, 
 
 
 def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top: float) -> None:
-    """Lay out switches outside machines, a row a level, each row spread over the whole width."""
+    """Lay out the switches outside machines, a row for each level, spread over the whole width."""
     levels = grouped(switches, lambda switch: int(topology.wiring.devices[switch].get("level", 1)))
     edges = [edge for box in layout.boxes.values() for edge in (box.x - box.width / 2, box.x + box.width / 2)]
     left, width = min(edges), max(edges) - min(edges)
@@ -161,7 +162,7 @@ def _switches(layout: Drawing, topology: Topology, switches: Sequence[str], top:
 
 
 def width_of(text: str) -> float:
-    """Return the width of a text in inches."""
+    """Return the width of a text in the figure, in inches."""
     return 0.14 + 0.062 * len(text)
 
 
@@ -195,8 +196,8 @@ WORDS: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric", "
 def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None, title: str = "") -> Figure:
     """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given; `title` says of what.
 
-    A line stands for both directions, or two lines if their utilisation differs. The link of a device to its own memory
-    is not drawn.
+    One line stands for both directions of a link, or two lines if their utilisation differs. The link of a device to
+    its own memory is not drawn.
     """
     layout = layout_of(topology)
     lines = list(_lines(topology, layout, utilisation))
@@ -240,7 +241,7 @@ def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, flo
 
 
 def _patch(points: Sequence[XY], width: float, color: Color, order: float, down: bool) -> PathPatch:
-    """Return a straight line through two points, or a curve by three."""
+    """Return a shape to draw: a straight line through two points, or a curve by three."""
     path = Path(points, [Path.MOVETO, *([Path.LINETO] if len(points) == 2 else [Path.CURVE3] * 2)])
     style: dict[str, Any] = {"linestyle": ":" if down else "-", "capstyle": "butt", "zorder": 1 + order}
     return PathPatch(path, fill=False, edgecolor=color, linewidth=width, **style)
@@ -269,12 +270,13 @@ def _lines(topology: Topology, layout: Drawing, busy: Mapping[Ends, float] | Non
 
 
 def _width(bandwidth: int, most: int) -> float:
-    """Return a line's width in points, by a root of the bandwidth, so that a cable beside NVLink is still seen."""
+    """Return the width of a link's line in points, by a root of the bandwidth: a cable beside NVLink stays visible."""
     return 0.6 + 2.0 * math.pow(bandwidth / most, 0.6)
 
 
 def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
-    """Return points of a line from box to box, shifted to its right; in a row, straight to a neighbour, else an arc."""
+    """Return the points of a line from box to box, shifted to the right: straight to a neighbour in a row, or an
+    arc."""
     a, b = layout.boxes[u], layout.boxes[v]
     dx, dy = b.x - a.x, b.y - a.y
     length = math.hypot(dx, dy) or 1.0
@@ -300,7 +302,7 @@ def _points(layout: Drawing, u: str, v: str, shift: float) -> tuple[XY, ...]:
 
 
 def _towards(box: DeviceBox, target: DeviceBox) -> float:
-    """Return the x at which a line from `target` ends on a box: nearest point of a wide box, centre of a narrow one."""
+    """Return the x at which a line from `target` meets a box: a wide box's nearest point, a narrow box's centre."""
     reach = box.width / 2 - 0.1 if box.width > 1 else 0.0
     return min(max(target.x, box.x - reach), box.x + reach)
 
@@ -341,7 +343,7 @@ def _box(axes: Axes, corner: XY, width: float, height: float, **style: Any) -> N
 
 
 def _colors(topology: Topology) -> dict[tuple[str, int], Color]:
-    """Return a colour for each kind and bandwidth of links, paler for lower bandwidths."""
+    """Return a colour for each kind and bandwidth (B/s) of links; lower bandwidths are paler."""
     links = [link for (u, v), link in zip(topology.links, topology.every_link, strict=True) if u != v]
     others = itertools.cycle(OTHERS)
     colors: dict[tuple[str, int], Color] = {}
@@ -353,7 +355,7 @@ def _colors(topology: Topology) -> dict[tuple[str, int], Color]:
 
 
 def _entries(topology: Topology, layout: Drawing) -> dict[str, Artist]:
-    """Return the legend: a line a kind and bandwidth; a kind of many bandwidths has one line for their range."""
+    """Return the legend: a line for each kind and bandwidth, or one line for a kind with many bandwidths."""
     most, colors = max(int(topology.bandwidths.max()), 1), _colors(topology)
     drawn = [topology.link(u, v) for u, v in topology.links if u != v and {u, v} <= layout.boxes.keys()]
     entries: dict[str, Artist] = {}
