@@ -253,10 +253,8 @@ _SPEC: Final = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(?:\((.*)\))?\s*")
 
 
 def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
-    """Return the registered algorithm and its options for a text such as `ring` or `hierarchical(across=tree)`.
-
-    Raises InputError for an unknown collective, algorithm, option or value.
-    """
+    """Return the registered algorithm and its options for a text such as `ring` or `hierarchical(across=tree)`. Raises
+    InputError for an unknown collective, algorithm, option or value."""
     _check_collective(collective)
     entries = ALGORITHMS.get(collective, {})
     if spec in entries:

@@ -61,10 +61,10 @@ def _through_both(parents: Sequence[Ranks]) -> Iterator[StepPattern]:
     library=True,
 )
 def chain_tree(request: Request) -> Iterator[StepPattern]:
-    """A chain in each group to its first rank; across groups two binary trees, each for half the data; any groups. In
-    one group there is one chain, of all data.
+    """A chain in each group to its first rank; across groups two binary trees, each for half the data; any groups.
 
-    NCCL's tree does so over nodes, but its chains begin at different ranks in different channels.
+    In one group there is one chain, of all data. NCCL's tree does so over nodes, but its chains begin at different
+    ranks in different channels.
     """
     groups = request.two_levels()
     across = building_blocks.two_trees(len(groups))[: len(groups)]
