@@ -92,8 +92,8 @@ def _with_unit(name: str, value: object) -> str:
 def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str] = ()) -> str:
     """Return the table as text, one line per row. A column's unit follows from its name; `-` stands for absent values.
 
-    If a column of times has a long time, each of its cells has its own unit; then the same holds for all columns of
-    `together`, if it is one of them. If lines are too wide, first the gaps between columns shrink, then cells are
+    If a column of times has a long time, each of its cells has its own unit. If that column is one of `together`, it
+    holds for all columns of `together`. If lines are too wide, first the gaps between columns shrink, then cells are
     broken at spaces.
 
     >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))

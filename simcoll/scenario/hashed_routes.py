@@ -33,8 +33,8 @@ MOST_FLOWS = 1 << 31  # random numbers are below this; equal routes beyond it ar
 
 
 class Rails(NamedTuple):
-    """The rails that one simulated channel stands for, e.g. 4 of 8. `count`: the number of NICs of each node that its
-    channels use. `share`: the share of each link that the channels of one NIC get if all share it evenly, float
+    """The rails that one simulated channel stands for, e.g. 4 of 8. `nics`: the number of NICs of each node that its
+    channels use. `shares`: the share of each link that the channels of one NIC get if all share it evenly, float
     (links,) or one for all."""
 
     nics: int = 1
