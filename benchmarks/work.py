@@ -19,7 +19,7 @@ from benchmarks import lean as lean_simpy
 from benchmarks import naive as naive_simpy
 from benchmarks.cases import Keys
 from simcoll import api
-from simcoll.engine import bounds, fast, link_usage, streamed
+from simcoll.engine import fast, link_usage, lower_bounds, streamed
 from simcoll.engine.binding import bind
 from simcoll.engine.streamed import RoutedParts
 from simcoll.engine.timing_model import dependencies
@@ -166,7 +166,7 @@ def _heap_phases(keys: Keys) -> list[Found]:
     phase.run("steps made", lambda: list(made.parts()))
     schedule = phase.run("schedule made", made.schedule)
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
-    phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
+    phase.run("lower bound", lambda: lower_bounds.lower_bound_ps(made, *bound))
     phase.run("dependencies derived", lambda: dependencies(schedule))
     network = (topology, topology.ranks, asked.params())
     program = phase.run("bound", lambda: bind(schedule, *network, asked.nbytes, itemsize=asked.itemsize))
@@ -182,7 +182,7 @@ def _stream_phases(keys: Keys) -> list[Found]:
     made = algorithms.stream("all_reduce", "ring", len(topology.ranks))
     phase.run("steps made", lambda: list(made.parts()))
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
-    phase.run("lower bound", lambda: bounds.lower_bound_ps(made, *bound))
+    phase.run("lower bound", lambda: lower_bounds.lower_bound_ps(made, *bound))
     phase.run("bound", lambda: list(RoutedParts(made, topology, topology.ranks, asked.params()).bound()))
     sizes = streamed.loop_sizes(made, asked.nbytes, asked.itemsize, 0)
     totals = phase.run("kernel", lambda: streamed.run(made, topology, topology.ranks, asked.params(), sizes))

@@ -2,8 +2,8 @@
 
     python tools/cliffs.py OUT.csv [--only SYSTEM]... [--nodes 2,8] [--collective NAME]... [--against BEFORE.csv]
 
-Predicts calls of all shipped systems on several nodes with the shipped costs, and writes them to OUT.csv. It prints
-calls, the worst of each kind first, for which
+Predicts calls of all shipped systems on several nodes with the shipped costs, and writes them to OUT.csv. It prints,
+the worst of each kind first, where
 
 * a larger call takes less time, by more than 15 % (falls),
 * a call that is larger by at most 26 % takes more than 1.7 times as long (jumps),
@@ -99,7 +99,7 @@ def near(call: Call) -> int:
 
 
 def edge(a: Call, b: Call) -> str:
-    """Return what is odd if the larger call `b` follows `a`: `falls`, `jumps`, or '' if nothing is."""
+    """Return what is odd between call `a` and the larger call `b`: `falls`, `jumps`, or '' for nothing."""
     grows = b.time_us / a.time_us
     return "falls" if grows < FALL else "jumps" if grows > RISE and b.size <= NEAR * a.size else ""
 

@@ -3,10 +3,10 @@
     python tools/faults.py DIR [--only WORD]... [--seed N]
 
 A log is predicted with its fault in the scenario. It gets 3 % of noise, and one outlier in twenty points. Logs are kept
-in DIR, and only missing ones are made. The tool prints a line for each log, and counts: *right* (only the fault is
-named, or also faults with the same effect), *choice* (the fault is one of several named), *unseen* (called healthy),
-*none* (nothing explains the log), *wrong* (another fault is named). `change` is the slowdown by the fault, as a factor:
-the median over sizes, and the largest.
+in DIR, and only missing ones are made. The tool prints a line for each log, and counts. *Right*: only the fault is
+named, or also faults with the same effect. *Choice*: the fault is one of several named. *Unseen*: the machine is called
+healthy. *None*: nothing explains the log. *Wrong*: another fault is named. `change` is the slowdown by the fault, as a
+factor: the median over sizes, and the largest.
 """
 
 from __future__ import annotations

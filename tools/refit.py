@@ -31,7 +31,7 @@ from clusters.transports import ClusterSamples, Known
 
 import simcoll
 from simcoll.accuracy import measured_points
-from simcoll.accuracy.fit import fit_rows, least_squares, parameters
+from simcoll.accuracy.fit import least_squares, parameters, rows_to_fit
 from simcoll.accuracy.fit.calibrate import calibrate, of_regions, scores_of
 from simcoll.accuracy.fit.estimate import bounds_of, starting_costs
 from simcoll.accuracy.measured_points import RowQuestions
@@ -41,7 +41,7 @@ from simcoll.config.arrays import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import read_file
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.nccl.kernel_costs import KINDS, Kernels
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.profile import (
@@ -187,9 +187,9 @@ class Generation:
         record = refit.record
         asking = RowQuestions(record.topology, [f"profile={shipped_profiles()[name]}"], fitting=True)
         files = [table(source.file, source.sha256, folders) for source in record.files]
-        rows, _, _ = fit_rows.read(files, dict(map(yaml_tree.condition, record.where)))
-        data, _ = fit_rows.samples(rows, asking)
-        chosen, _ = fit_rows.split(data, {})
+        rows, _, _ = rows_to_fit.read(files, dict(map(yaml_tree.condition, record.where)))
+        data, _ = rows_to_fit.samples(rows, asking)
+        chosen, _ = rows_to_fit.split(data, {})
         self.samples = data.of(chosen & ~np.array(measured_points.suspicious(data.rows)))
         common = [cost for cost in load_network(COMMON).fitted if name in sharers(cost)]
         start, params = load_network(name), data.points[0].scenario.params()
@@ -199,7 +199,7 @@ class Generation:
         self._times: dict[bytes, Floats] = {}
 
     def times(self, costs: Floats) -> Floats:
-        """Return the rows' times in ps at these costs; they are kept, as steps in others' parameters ask again."""
+        """Return the rows' times in ps at these costs; kept, as steps in other generations' costs ask again."""
         key = costs.tobytes()
         if key not in self._times:
             asked = dict(zip(self.costs, costs.tolist(), strict=True))
@@ -266,7 +266,7 @@ def _sources(tables: Path, rows: Sequence[ClusterRow]) -> dict[str, TableSource]
         data, of_file = read_file(path)
         names = {row.others.get("table", "") for row in of_file}
         used = sum(row.row.others.get("table", "") in names for row in rows)
-        found |= {name: fit_rows.source(path.name, data, used) for name in names}
+        found |= {name: rows_to_fit.source(path.name, data, used) for name in names}
     return found
 
 

@@ -27,8 +27,8 @@ def compared(
     """Join predictions with the measured table `text`, and return the document that `compare --json` prints.
 
     `predicted` is a scenario, its points, or a results.csv; `system=NAME` predicts every row on that system or topology
-    file. Raises InputError if a file is wrong, if a row matches several predictions, if a profile was fitted to another
-    harness than the table's, or if nothing can be compared.
+    file. Raises InputError if a file is wrong, if a row matches several predictions, or if nothing can be compared. It
+    is also raised if a profile was fitted to another harness.
     """
     kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)

@@ -1,4 +1,4 @@
-"""Turn measured rows into points to predict on the user's topology, and find rows that cannot be right."""
+"""Turn measured rows into points to predict on the user's topology, and find rows whose times cannot be right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction
@@ -39,7 +39,7 @@ ENOUGH: Final = 4  # such sizes in a row: a disturbance would hardly be equal in
 
 
 def as_measured(point: Point, row: MeasuredRow) -> Point:
-    """Return a workload's point with the measured row's times of computations, so that only messages are predicted.
+    """Return a workload's point with the row's measured times of computations, so that only messages are predicted.
 
     Reads the column `computed_us`, which `measurement.real_run` writes; a row without it leaves the point unchanged.
     Raises InputError if the row has another number of computations than the workload.
@@ -71,10 +71,10 @@ def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
 
 
 class RowQuestions:
-    """Make points of measured rows, on the system or topology file called `name`.
+    """Turns measured rows into points on the system or topology file called `name`.
 
-    A row's way of launching is kept if the profile knows its cost, or if a fit is to find it (`fitting`). A profile of
-    another GPU generation is refused, except as the start of a fit.
+    A row's way of launching is kept if the profile knows its cost, or if a fit is to find this cost (`fitting`). A
+    profile of another GPU generation is refused, except as the start of a fit.
     """
 
     def __init__(self, name: str, sets: Sequence[str] = (), fitting: bool = False):
@@ -92,10 +92,10 @@ class RowQuestions:
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number
 
     def points(self, row: MeasuredRow) -> list[Point]:
-        """Return the point of a row, or several if `sets` sweep.
+        """Return the point for a row, or several points if `sets` (PATH=VALUE) give a key several values.
 
         Empty for an unknown algorithm, and for a workload, as a row does not describe its plan. Raises InputError for
-        rows and `sets` that make no point, and for a profile that does not serve the GPUs.
+        rows and `sets` that make no point, and for a profile that is not for these GPUs.
         """
         known = ("auto", *registry.names(row.collective))
         nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
@@ -129,7 +129,7 @@ class RowQuestions:
         return points if self.fitting else list(map(_as_known, points))
 
     def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
-        """Return a line on the GPUs that the rows name, if the system has others; else None."""
+        """Return a line that names the rows' GPUs if the system has other GPUs; else None."""
         gpu = self.system.gpu if self.system else None
         return contradiction(rows, self.name, gpu.model) if gpu else None
 
@@ -141,7 +141,7 @@ class RowQuestions:
         return [f"{odd}: check --on"] * bool(odd) + [f"{many}: check --on"] * bool(other)
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
-        """Return profile keys: unfitted for `p2p` rows; else the system's profile, the release and the protocol."""
+        """Return keys for the row's library: no fitted profile for `p2p` rows, else profile, release, protocol."""
         if row.harness == "p2p":
             return {"profile": UNFITTED}
         if self.profile is None:
@@ -166,7 +166,7 @@ def _as_known(point: Point) -> Point:
 
 
 def _with_nccl_name(point: Point) -> Point:
-    """Return the point with NCCL's name of its algorithm if NCCL executes it; else the point."""
+    """Return the point with NCCL's name of its algorithm, if NCCL runs the call; else the point."""
     asked = point.scenario
     if asked.executed_by != "nccl":
         return point
@@ -175,7 +175,7 @@ def _with_nccl_name(point: Point) -> Point:
 
 
 def with_schedule_name(row: MeasuredRow) -> MeasuredRow:
-    """Return the row with the name of the schedule that runs NCCL's algorithm."""
+    """Return the row with its NCCL algorithm replaced by the name of the schedule that this algorithm runs."""
     if row.harness == "p2p" or row.algorithm is None:
         return row
     schedule = SCHEDULES.get((row.algorithm, row.collective), row.algorithm)  # type: ignore[arg-type]  # any
@@ -193,11 +193,11 @@ def _operator_and_root(row: MeasuredRow) -> dict[str, Any]:
 
 
 def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
-    """Return a flag for each row that took more than TOO_LONG times as long as a row of at least twice its size, all
-    else being equal: its machine was disturbed.
+    """Return a flag for each row that something disturbed. Such a row took more than TOO_LONG times as long as a row of
+    at least twice its size, with all other columns equal.
 
-    ENOUGH flagged sizes in a row with similar times are unflagged: some networks serve small messages in another way.
-    The rule uses only measured times, so that a bad prediction cannot flag a row.
+    Flags of ENOUGH or more neighbouring sizes with similar times are removed: some networks serve small messages in
+    another way. The rule uses only measured times, so that a bad prediction cannot flag a row.
     """
     least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of at least twice that size
     for key, members in grouped(rows, _size_series).items():
@@ -214,7 +214,7 @@ def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
 
 
 def _runs(rows: Sequence[MeasuredRow], numbers: Sequence[int], flags: Sequence[bool]) -> list[list[int]]:
-    """Return the numbers of a series' flagged rows in runs of neighbours in size with similar times."""
+    """Return the numbers of a series' flagged rows, in lists of neighbours in size with similar times."""
     runs: list[list[int]] = [[]]
     for i in numbers:
         last = rows[runs[-1][-1]].time_us if runs[-1] else rows[i].time_us
@@ -226,16 +226,16 @@ def _runs(rows: Sequence[MeasuredRow], numbers: Sequence[int], flags: Sequence[b
 
 
 def _size_series(row: MeasuredRow) -> tuple[object, ...]:
-    """Return the key of a row's series: everything except size and time."""
+    """Return a key of the row's series; rows of a series differ only in size and time."""
     keys = ("system", "collective", "algorithm", "protocol", "ranks", "nodes", "dtype", "harness")
     labels = {name: text for name, text in row.others.items() if "." in name or name == "root" or not _is_numeric(text)}
     return (*(getattr(row, key) for key in keys), *sorted(labels.items()))
 
 
 def _is_numeric(text: str) -> bool:
-    """Return whether a cell holds numbers, such as counts or launch times, which differ by size and name no series.
+    """Return whether a cell holds numbers, such as counts or launch times; these differ by size and name no series.
 
-    Swept keys (`measure.buckets`) hold numbers, too, but name a series; the caller knows them by their dot.
+    Swept keys (`measure.buckets`) hold numbers too, but do name a series; the caller knows them by their dot.
     """
     try:
         return bool([float_of(word) for word in text.split()])

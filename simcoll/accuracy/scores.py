@@ -1,6 +1,6 @@
 """Score predictions: errors over all points and by region, coverage of intervals, order of algorithms.
 
-Errors are relative, predicted/measured − 1; summaries give them in percent.
+An error is predicted/measured − 1; summaries give errors in percent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy.table_join import JoinedPoint
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 
 Document = dict[str, Any]
 
@@ -22,7 +22,7 @@ APART: Final = 0.05  # measured times that differ by less count as equal: repeat
 
 
 def errors(relative: Iterable[float]) -> Document:
-    """Return a summary of relative errors in percent: `mape`, `median` and `p95` are absolute; `bias` is the mean."""
+    """Summarise relative errors in percent: `mape`, `median` and `p95` of their absolute values; `bias` is the mean."""
     signed = np.array(list(relative))
     absolute = np.abs(signed)
     return {
@@ -35,9 +35,7 @@ def errors(relative: Iterable[float]) -> Document:
 
 
 def summary(points: Sequence[JoinedPoint]) -> list[Document]:
-    """Return a summary of errors for each collective and rank count, and one for all points at the end. Empty without
-    points.
-    """
+    """Return a summary of errors for each collective and rank count, then one for all points; empty without points."""
     groups = grouped(points, lambda point: (point.collective, point.ranks))
     rows: list[Document] = [
         {"collective": collective, "ranks": ranks, **errors(point.error for point in members)}
@@ -50,7 +48,7 @@ def summary(points: Sequence[JoinedPoint]) -> list[Document]:
 
 
 def regions(*tables: Sequence[JoinedPoint]) -> list[Document]:
-    """Return a summary of errors for each region that has points; a series never spans two tables."""
+    """Return a summary of errors for each region (see `located`) with points; a series is in one table only."""
     groups: dict[str, list[JoinedPoint]] = defaultdict(list)
     for points in tables:
         for name, members in grouped(points, region_of(points)).items():
@@ -65,10 +63,10 @@ def region_of(points: Sequence[JoinedPoint]) -> Callable[[JoinedPoint], str]:
 
 
 def located(timings: Sequence[tuple[Hashable, int, float]]) -> list[str]:
-    """Return the region of each point (series, size in bytes, time in any common unit).
+    """Return the region of each point, given its series, size in bytes, and time in any common unit.
 
-    Latency-bound: the time is less than twice the shortest of the series. Bandwidth-bound: the bandwidth is at least
-    half of the series' best. The middle: neither, or both.
+    Latency-bound: the time is less than twice the shortest time of the series. Bandwidth-bound: the bandwidth is at
+    least half of the series' best. All other points, and points for which both hold, are in the middle.
     """
     series = grouped(timings, lambda timing: timing[0])
     shortest = {key: min(time for _, _, time in members) for key, members in series.items()}
@@ -109,8 +107,8 @@ def ranking(*tables: Sequence[JoinedPoint]) -> Document | None:
     """Score the predicted order of algorithms; None if no call was measured with two algorithms.
 
     `tau` is Kendall's: the mean over calls of (pairs in order − pairs in reverse) / pairs. `pairs` counts pairs whose
-    measured times differ by more than APART, `in_order` is the percentage of them in order. `regret_mean` and
-    `regret_worst` are how much longer, in percent, the algorithm advised by the model takes than the quickest.
+    measured times differ by more than APART; `in_order` is the percentage of them in the right order. `regret_mean` and
+    `regret_worst` are how much longer, in percent, the model's best algorithm takes than the fastest one.
     """
     rivals = [
         group

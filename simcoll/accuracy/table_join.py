@@ -1,7 +1,7 @@
-"""Join measured rows with predicted rows: find each row's partner and the error of its prediction.
+"""Join measured rows with predicted rows: find the prediction of each row, and its error.
 
-Two rows match if they agree in every column of `KEYS` that both have; `none`, `auto` and absent match anything. Pure
-functions: other modules read the tables and print the result.
+Two rows match if they agree in every column of `KEYS` that both have; `none`, `auto` and empty cells match anything.
+The functions neither read nor print; other modules do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.formats.measured import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 from simcoll.schedule.names import WORKLOAD
@@ -60,9 +60,9 @@ def pairs(
 ) -> list[tuple[MeasuredRow, Record]]:
     """Return pairs of a measured row and its prediction, in the order of the measured table.
 
-    `where` keeps rows of both tables, as `select` does. Predicted rows without a `time_us` (refused) do not count;
-    measured rows without a partner are left out. Raises InputError if two rows claim one partner, or if a predicted
-    row or `where` cannot be read.
+    `where` selects rows of both tables, as `select` does. Predicted rows without a `time_us` (refused ones) do not
+    count; measured rows without a prediction are left out. Raises InputError if two rows match one row of the other
+    table, or if a predicted row or `where` cannot be read.
     """
     rows = [_record(row) for row in measured]
     predictions = _timed(predicted)
@@ -77,7 +77,7 @@ def pairs(
 
 
 def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mapping[str, object]]]) -> list[JoinedPoint]:
-    """Return a joined point for each measured row that was predicted: `predicted[i]` belongs to `measured[i]`.
+    """Return a joined point for each measured row that has a prediction; `predicted[i]` belongs to `measured[i]`.
 
     Raises InputError if a row has several predictions, or if several rows share one.
     """
@@ -89,12 +89,12 @@ def answered(measured: Sequence[MeasuredRow], predicted: Sequence[Sequence[Mappi
 
 
 def defaults(where: Mapping[str, str]) -> dict[str, str]:
-    """Return the value assumed for rows that lack a column of `where`, if the condition names only one value."""
+    """Return values to assume for rows with empty columns of `where`: those of conditions that name one value."""
     return {column: text for column, text in where.items() if column in COLUMNS and "," not in text}
 
 
 def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[str]:
-    """Return a warning for each column of `where` that some kept rows leave empty, with the number of these rows."""
+    """Return a warning for each column of `where` that some kept rows leave empty, with the number of such rows."""
     lines = []
     for column, text in where.items():
         if None in _wanted(column, text):  # rows without an algorithm mean `auto`
@@ -106,8 +106,8 @@ def filled(measured: Sequence[MeasuredRow], where: Mapping[str, str]) -> list[st
 
 
 def apart(measured: Sequence[MeasuredRow]) -> list[str]:
-    """Return a warning, or an empty list, if the times of equal calls differ by more than noise, so that one fit cannot
-    serve all. It names the columns that separate them."""
+    """Return a warning, in a list, if equal calls have times that differ by more than noise, so that one fit cannot
+    serve all; else an empty list. The warning names the columns that tell these calls apart."""
     records = [_record(row) for row in measured]
     columns = list(dict.fromkeys([*COLUMNS, *(column for record in records for column in record)]))
     same = [*KEYS, "harness", *(column for column in columns if "." in column)]
@@ -160,7 +160,7 @@ def kept(measured: Sequence[MeasuredRow], where: Mapping[str, str], source: str)
 
 
 def among(measured: Sequence[MeasuredRow], where: Mapping[str, Collection[str]], option: str) -> list[bool]:
-    """Return flags of the rows with a wanted value in every column. Raises InputError for a column that no row has."""
+    """Return flags of the rows with a wanted value in each column. Raises InputError for a column that no row has."""
     check_columns(where, measured, option)
     records = [_record(row) for row in measured]
     wanted = {column: {_comparable(column, text, option) for text in texts} for column, texts in where.items()}
@@ -228,7 +228,7 @@ def _wanted(column: str, text: str) -> set[float | str | None]:
 
 
 def _comparable(column: str, value: object, option: str = "--where") -> float | str | None:
-    """Return the value as a number if it is one, else as text in small letters; None if it is empty."""
+    """Return a cell's value for comparison: a number if possible, else text in small letters; None if it is empty."""
     try:
         meant = normal(column, value)
     except ValueError as error:
@@ -240,15 +240,15 @@ def _comparable(column: str, value: object, option: str = "--where") -> float | 
 
 
 def _asked_alike(measured: Record, predicted: Sequence[Record]) -> list[Record]:
-    """Return the predicted rows that match; of several only those that were asked for by the measured row's name: its
-    column `asked`, else its algorithm, else `auto`."""
+    """Return the predicted rows that match the measured one. Of several, only those are returned that were requested
+    under the measured row's name: its column `asked`, else its algorithm, else `auto`."""
     matches = [record for record in predicted if _match(measured, record)]
     asked = measured.get("asked" if "asked" in measured else "algorithm") or "auto"  # tables read `auto` as None
     return [record for record in matches if record.get("asked") == asked] or matches
 
 
 def _match(measured: Record, predicted: Record) -> bool:
-    """Return whether two rows agree in all columns that both fill; swept keys (`measure.buckets`) are columns, too."""
+    """Return whether two rows agree in all columns that both fill, including swept keys (`measure.buckets`)."""
     if not all(None in (measured[key], predicted[key]) or measured[key] == predicted[key] for key in LOOSE):
         return False
     swept = (column for column in measured if ("." in column or column == WORKLOAD) and column in predicted)
@@ -266,7 +266,7 @@ def _swept_value(value: object) -> float | str | None:
 
 
 def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) -> None:
-    """Raise InputError if a row has two partners, or two rows share one; with one complaint per set of columns."""
+    """Raise InputError if a row has two partners or two rows share one, with a complaint for each set of columns."""
     complaints: dict[tuple[str, ...], Diagnostic] = {}
     rivals: dict[int, list[Record]] = defaultdict(list)
     for row, matches in zip(rows, partners, strict=True):
@@ -284,7 +284,7 @@ def _check_single(rows: Sequence[Record], partners: Sequence[Sequence[Record]]) 
 def _complain(
     complaints: dict[tuple[str, ...], Diagnostic], conflict: str, rivals: Sequence[Record], place: Place | None
 ) -> None:
-    """Add a complaint about several rows with one partner, and the condition that would choose one of them."""
+    """Add a complaint that several rows have one partner, with a condition that would select one of them."""
     named = [c for c in rivals[0] if c not in _OUTCOMES and not c.endswith(_OUTCOME_ENDINGS)]
     columns = [c for c in named if "." in c or not any(_is_fraction(record.get(c)) for record in rivals)]
     values = {c: sorted({_shown(record.get(c)) for record in rivals}) for c in columns}
@@ -302,7 +302,7 @@ def _complain(
 
 
 def _is_fraction(value: object) -> bool:
-    """Return whether a cell is a fraction with at least three decimals; a release (`2.27`) is text."""
+    """Return whether a cell is a decimal fraction with at least three decimals; a release such as `2.27` is a text."""
     return isinstance(value, float | str) and re.fullmatch(r"-?\d+\.\d{3,}(e[-+]?\d+)?", str(value)) is not None
 
 

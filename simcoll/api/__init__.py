@@ -1,7 +1,7 @@
 """The Python API: what `import simcoll` offers.
 
-Every question of the command line is a function here, and takes what is at hand: the name of a scenario, a file, a
-mapping, keys as keywords, a `Sweep`, points, a `Topology` or a networkx graph, a `Schedule`, numbers or texts.
+Every question of the command line is a function here. Scenarios may be names, files, mappings, a `Sweep`, points, or
+keys as keywords. Machines may be a `Topology` or a networkx graph, algorithms a `Schedule`, values numbers or texts.
 
 >>> import simcoll as sc
 >>> results = sc.run("quickstart", size="1 MiB", algorithm="ring")

@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 
 def _question(ask: Callable[P, Answer]) -> Callable[P, Answer]:
-    """Return the function with errors that name its arguments in place of the options of its command."""
+    """Return the function `ask`, with errors that name its arguments instead of options of the command line."""
 
     @functools.wraps(ask)
     def asked(*args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -300,7 +300,7 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
 
 
 def _named_machine(on: Machine | None) -> str:
-    """Return the machine of a measured table as text; raises InputError without `on`."""
+    """Return, as a text, the machine on which a table was measured; raises InputError without `on`."""
     if on is None:
         cure = 'add on=, e.g. on="hgx-h100" (`simcoll list topologies` has all), a file, or a Topology'
         raise InputError("the measured machine is missing", cure)
@@ -311,7 +311,7 @@ Measured = Any  # a file, a shipped table, the text of one, rows, or a data fram
 
 
 def table(measured: Measured) -> tuple[str, str]:
-    """Return the text of a measured table, and its name in messages; raises InputError."""
+    """Return the text of a measured table, and a name for it in messages; raises InputError."""
     from simcoll.formats.measured import find_measured
 
     if isinstance(measured, str) and "\n" in measured:
@@ -335,14 +335,14 @@ def table(measured: Measured) -> tuple[str, str]:
 
 
 def _of_rows(where: Where | None, keys: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return conditions on rows, of `where` and of the keys `nodes` and `collective`, and the other keys as `--set` has
+    """Return two lists: conditions on rows (`where`, `nodes`, `collective`), and the other keys as `--set` takes
     them."""
     rows = {key: value for key, value in keys.items() if key in ("nodes", "collective")}
     return [*conditions(rows), *conditions(where)], sets_of({k: v for k, v in keys.items() if k not in rows})
 
 
 def conditions(where: Where | None) -> list[str]:
-    """Return conditions as `--where` has them. Raises InputError if `where` is no mapping."""
+    """Return conditions on rows as texts that `--where` takes. Raises InputError if `where` is no mapping."""
     if where is not None and not isinstance(where, Mapping):
         texts = [where] if isinstance(where, str) else [str(each) for each in where]
         meant = {column: value for column, equals, value in (text.partition("=") for text in texts) if equals}

@@ -1,4 +1,4 @@
-"""Rows of results as Python has them: selected, drawn, shown and handed on."""
+"""Rows of results for Python users: select, draw, show and export them."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Results(list[dict[str, Any]]):
         return drawn[0] if len(drawn) == 1 else list(drawn)
 
     def rows(self) -> list[ResultRow]:
-        """Return the rows as records, for pictures and files."""
+        """Return the rows as `ResultRow` records, for pictures and files."""
         known = {*COLUMNS, *dotted(self), "time_ps"}  # keys that a user has added are in no file
         return [
             ResultRow.of({k: value for k, value in row.items() if k in known and value is not None}) for row in self
@@ -216,7 +216,7 @@ class Reply(dict[str, Any]):
 
 
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:
-    """Write to a file or a stream; raises InputError for a stream of the wrong kind."""
+    """Write `body` to a file or an open stream; raises InputError for a text stream that gets bytes, or the reverse."""
     if isinstance(where, str | Path):
         write_atomically(Path(where), body)
         return

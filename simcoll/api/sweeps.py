@@ -1,4 +1,4 @@
-"""Sweeps, and how files spell the values that Python has: mappings, objects, arrays and numbers."""
+"""Sweeps, and how Python values (mappings, objects, arrays, numbers) become texts like those in scenario files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TIMES: Final = frozenset({
 
 
 def _name(key: str) -> str:
-    """Return the key of a scenario that a keyword names."""
+    """Return the key of a scenario that a keyword means, e.g. `model.sharing` for `model__sharing`."""
     return _OPTIONS.get(key, key).replace("__", ".")
 
 
@@ -120,7 +120,7 @@ Machine = Any  # a name, a file, the key `topology` of a scenario, a Topology, o
 
 
 def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
-    """Return the points of a question; `keys` override its own. Raises InputError."""
+    """Return the points that `asked` means (see `run`); `keys` override its own keys. Raises InputError."""
     if isinstance(asked, Scenario):
         asked = Point(asked)
     if isinstance(asked, Point):
@@ -137,7 +137,7 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
 
 
 def sets_of(keys: Mapping[str, Any]) -> list[str]:
-    """Return keys as `--set` has them; messages call them by their keywords."""
+    """Return keys as texts that `--set` takes; error messages call them by their keywords."""
     named = {key: (key.replace("__", "."), value) for key, value in keys.items()}
     plain = {key: (name, spelt(value, name.rsplit(".", 1)[-1])) for key, (name, value) in named.items()}
     return [OptionValue(name, json.dumps(value), f"{key}=") for key, (name, value) in plain.items()]
@@ -150,7 +150,7 @@ _OPTION: Final = r"--set (?=[\w.]+=)|--([a-z][a-z-]*)"
 
 
 def _in_python(text: str) -> str:
-    """Return a message with options of the command line as arguments of Python.
+    """Return a message with Python's arguments in place of command-line options.
 
     >>> _in_python("keep one value with --filter ranks=8, or name fewer with --among")
     "keep one value with filter={'ranks': '8'}, or name fewer with among="
@@ -168,7 +168,7 @@ def _in_python(text: str) -> str:
 
 @contextmanager
 def python_words() -> Iterator[None]:
-    """Make errors name arguments of Python in place of options."""
+    """Make errors that are raised in this context name Python's arguments in place of command-line options."""
     try:
         yield
     except InputError as error:
@@ -181,7 +181,7 @@ def python_words() -> Iterator[None]:
 
 
 def _of_objects(wrong: Diagnostic) -> Diagnostic:
-    """Return a mistake with arguments in place of options, and with the name of an object in place of its file."""
+    """Return an error with arguments in place of options, and with an object's name in place of its temporary file."""
     words = {part: named(_in_python(getattr(wrong, part))) for part in ("what", "cure", "path")}
     if wrong.place and (name := named(wrong.place.source)) != wrong.place.source:
         return replace(wrong, **{**words, "path": ": ".join(filter(None, [name, words["path"]]))}, place=None)
@@ -189,7 +189,7 @@ def _of_objects(wrong: Diagnostic) -> Diagnostic:
 
 
 def machine(topology: Machine) -> str:
-    """Return a topology as the text that `--on` takes."""
+    """Return a topology as the text that `--on` takes: a name, a file's path, or JSON."""
     plain = spelt(topology, "topology")
     if isinstance(plain, str):
         return plain
@@ -199,7 +199,7 @@ def machine(topology: Machine) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """Return a list in place of an iterator or a view; any other value unchanged.
+    """Return an iterator or a view as a list; any other value unchanged.
 
     Raises InputError for an endless iterator, and for a set, whose order differs between processes.
     """
@@ -215,7 +215,7 @@ def _listed(value: Any) -> Any:
 
 
 def _kept_values(value: Any) -> Any:
-    """Return a value with lists in place of iterators, at any depth, as a sweep reads its keys more than once."""
+    """Return a value with lists in place of iterators, at any depth, because a sweep reads its keys repeatedly."""
     value = _listed(value)
     if isinstance(value, Mapping):
         return {name: _kept_values(each) for name, each in value.items()}
@@ -223,7 +223,7 @@ def _kept_values(value: Any) -> Any:
 
 
 def spelt(value: Any, key: str = "") -> Any:
-    """Return a value as a scenario file has it: files in place of objects, numbers of bytes and B/s with units."""
+    """Return a value as a scenario file writes it: objects as file names, bytes and B/s as numbers with units."""
     value = _listed(unboxed(value))
     if type(value).__module__.startswith("networkx."):  # which is loaded then, and not else
         value = Topology.from_graph(value)
@@ -252,7 +252,7 @@ def spelt(value: Any, key: str = "") -> Any:
 
 
 def file_of(what: Any) -> str:
-    """Return the file of a schedule, a topology or results; a text unchanged."""
+    """Return the path of a temporary file with this schedule, topology or results; a text is returned unchanged."""
     if isinstance(what, Results):
         return str(_kept(to_csv(what.rows()), "results", ".csv"))
     plain = spelt(what)
@@ -260,7 +260,7 @@ def file_of(what: Any) -> str:
 
 
 def named(answer: Any) -> Any:
-    """Return an answer with the names of schedules and topologies in place of the files that stand for them."""
+    """Return an answer with the names of schedules and topologies in place of their temporary files."""
     if isinstance(answer, str):
         return re.sub(_FILE, r"\1", answer) if _PREFIX in answer else answer
     if isinstance(answer, dict):
@@ -270,12 +270,12 @@ def named(answer: Any) -> Any:
 
 @functools.cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder for files of objects, which lives as long as this process."""
+    """Return the folder for temporary files of objects; it is removed when this process ends."""
     return tempfile.TemporaryDirectory(prefix=Path(_PREFIX).name)
 
 
 def _kept(text: str, name: str, suffix: str) -> Path:
-    """Return a file with this text; equal texts share a file."""
+    """Return a temporary file with this text; equal texts share one file."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     file = Path(_folder().name) / digest / f"{name.replace('/', '-')}{suffix}"
     if not file.exists():

@@ -1,8 +1,8 @@
-"""The command line. stdout holds the result, stderr everything else.
+"""The command line. stdout gets the result, stderr everything else.
 
-Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. `simcoll --help` and any
-command start fast, however many commands there are: a module of commands is imported when one of them runs, and
-each command is a few library calls, with heavy imports inside its function.
+Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. All commands and `simcoll
+--help` start fast: a module of commands is imported when one of them runs, and heavy imports are inside the functions
+of commands. Each command is a few library calls.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start_in_utf8() -> None:
-    """Restart this command in Python's UTF-8 mode if the locale is ASCII: Python could otherwise not name files with
-    umlauts, and keeps such words as bytes that no text can hold."""
+    """Restart this command in Python's UTF-8 mode if the locale is ASCII. Without it Python cannot name files with
+    umlauts, and keeps such arguments as bytes that no text can hold."""
     if sys.getfilesystemencoding() == "ascii" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def _check_text(words: Sequence[str]) -> None:
-    """Raise InputError for a word that is not UTF-8: Python keeps its raw bytes, which no output can hold."""
+    """Raise InputError for an argument that is not UTF-8: Python keeps its raw bytes, which no output can hold."""
     for word in words:
         shown = os.fsencode(word).decode("utf-8", "replace")
         if shown != word:
@@ -127,7 +127,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _drop_output() -> None:
-    """Discard the buffered output of a broken stdout, which Python would write at exit, and fail again."""
+    """Discard the buffered output of a broken stdout; Python would try to write it at exit, and fail again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -135,7 +135,7 @@ def _drop_output() -> None:
 
 
 class _Commands(click.Group):
-    """A click group with the names and help texts of all commands; it imports a command when that runs."""
+    """A click group that knows the names and help texts of all commands, and imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

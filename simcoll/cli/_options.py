@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a shell completer of names of `kinds` that start with the typed word; `file` means the shell's files."""
+    """Return a function that completes a typed word in the shell with names of `kinds`; `file` means files."""
 
     def names(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -56,7 +56,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
 
 
 class _PlainDigits:
-    """A number type that refuses `1_0` and digits of other scripts, which Python reads as numbers."""
+    """A type of numbers that refuses `1_0` and digits of other scripts, although Python reads these as numbers."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return an option's text as a number; ends the command with a usage error if it is none."""
@@ -70,7 +70,7 @@ class Whole(_PlainDigits, click.types.IntParamType):
 
 
 class WholeFrom(_PlainDigits, click.IntRange):
-    """The type of an option that is a whole number of a range."""
+    """The type of an option that is a whole number within a range."""
 
 
 class Number(_PlainDigits, click.types.FloatParamType):
@@ -157,7 +157,7 @@ OF_FILES: Final = frozenset(
 
 
 class _Folder(click.Path):
-    """A folder to write to; a name with a file's suffix is refused unless that folder exists."""
+    """A folder to write to, as an option's type. A name with a file's suffix is refused unless the folder exists."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(str(super().convert(value, param, ctx)))
@@ -182,7 +182,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[Command], Command]]]] = {
 
 
 def with_keys(*parameters: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds options to a command; each given option becomes an assignment in its `sets`."""
+    """Return a decorator that adds options to a command; each given option becomes an assignment in `sets`."""
 
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
@@ -203,8 +203,8 @@ def with_keys(*parameters: str) -> Callable[[Command], Command]:
 
 
 def with_measured_on(command: Command) -> Command:
-    """Add `--on`, `--nodes`, `--collective` and `--profile` to a command that has `topology`, `where` and `sets`: the
-    machine of a measured table, and which of its rows count."""
+    """Add the options `--on`, `--nodes`, `--collective` and `--profile` to a command with the parameters `topology`,
+    `where` and `sets`: the machine of a measured table, and which rows of the table count."""
 
     @functools.wraps(command)
     def asked(*args: Any, nodes: str | None, collective: str | None, where: tuple[str, ...], **options: Any) -> Any:
@@ -215,7 +215,7 @@ def with_measured_on(command: Command) -> Command:
 
 
 def assigned(path: str, value: str | None, option: str) -> list[str]:
-    """Return an option as an assignment to a key of the scenario, as `--set` has it; messages name the option."""
+    """Return an option's value as an assignment to the key `path`, as `--set` takes it; messages name the option."""
     from simcoll.config.yaml_tree import OptionValue
 
     return [] if value is None else [OptionValue(path, value, option)]
@@ -226,15 +226,15 @@ def _given(key: str, value: str | None) -> list[str]:
 
 
 def measured_on(topology: str | None) -> str:
-    """Return the machine that `--on` names; raises InputError if it is left out."""
+    """Return the machine that `--on` names; raises InputError if the option is not given."""
     if topology is None:
         raise InputError("the measured machine is missing", f"add --on {A_SYSTEM}")
     return topology
 
 
 def listed(text: str) -> str:
-    """Return values as YAML: `1,2` and `hgx-h100,{system: hgx-h200}` become lists; commas in brackets, as in options
-    of algorithms, do not.
+    """Return values as YAML: `1,2` and `hgx-h100,{system: hgx-h200}` become lists. Commas in brackets, as in options of
+    algorithms, do not separate values.
 
     >>> listed("ring,swing(ports=one)"), listed("{from: 1 KiB, to: 1 GiB}")
     ('[ring,swing(ports=one)]', '{from: 1 KiB, to: 1 GiB}')
@@ -259,7 +259,7 @@ def unbracketed(text: str) -> str:
 
 
 def counts(text: str, option: str, what: str, cure: str) -> list[int]:
-    """Return the distinct numbers (1 or more) of an option such as `--ranks N[,N…]`; raises InputError."""
+    """Return the different numbers (1 or more) in an option such as `--ranks N[,N…]`; raises InputError."""
     numbers = text.split(",")
     if not all(re.fullmatch(r" *0*[1-9][0-9]{0,18} *", number) for number in numbers):
         raise InputError(f"{option}: {text!r} is no number of {what}", cure)
@@ -287,7 +287,7 @@ def read_text(path: Path) -> str:
 
 
 def measured_text(name: str) -> str:
-    """Return the text of a measured table: a file, a shipped table, or stdin (`-`); raises InputError."""
+    """Return the text of a measured table, given a file, a shipped table's name or `-` (stdin); raises InputError."""
     if name == "-":
         return read_text(Path(name))
     from simcoll.formats.measured import find_measured

@@ -1,7 +1,7 @@
 """Output of the command line: stdout and stderr, and the progress of long runs.
 
-The streams escape control characters, so that no name in a file can command the user's terminal, and survive the
-loss of their reader. Progress is a bar on a terminal, and an occasional line elsewhere.
+The streams escape control characters, so that a name in a file cannot send commands to the user's terminal. They go on
+when their reader has gone. Progress is a bar on a terminal, and an occasional line elsewhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ codecs.register_error(PLAIN, _in_ascii)
 
 
 class _Lasting(io.FileIO):
-    """A file whose reader may close it: later writes are then discarded."""
+    """An output file whose reader may go away (as in `| head`): later writes are then discarded."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -83,7 +83,7 @@ def escaped(stream: Any) -> Any:
 
 
 def terminal_of(stream: Any) -> Any:
-    """Return the wrapped stream, for a program that moves the cursor and must call `visible` itself."""
+    """Return the stream inside an escaping stream, for code that moves the cursor and calls `visible` itself."""
     return stream.below if isinstance(stream, _EscapedStream) else stream
 
 
@@ -93,9 +93,8 @@ EVERY_S = 10  # seconds between lines; a terminal shows more
 
 
 class Watch:
-    """Points that are done and points under way; `name(index)` names a point. In one process (`in_turn`) earlier points
-    wait while a new one is prepared.
-    """
+    """The points that are done and those under way; `name(index)` names a point. In one process (`in_turn`) only the
+    point that began last is under way."""
 
     def __init__(self, total: int, name: Callable[[int], str], in_turn: bool = False):
         self.total, self.name, self.in_turn = total, name, in_turn
@@ -112,7 +111,7 @@ class Watch:
             self.since[index] = now
 
     def replicated(self, index: int, done: int, every: int) -> None:
-        """Note that `done` of `every` replications of a point are done."""
+        """Note that `done` of the `every` replications of a point are done."""
         self.replications[index] = done, every
 
     def finished(self, index: int) -> None:
@@ -137,7 +136,7 @@ class Watch:
 
 @contextmanager
 def progress(total: int, name: Callable[[int], str], quiet: bool, in_turn: bool = False) -> Iterator[Watch]:
-    """Yield a watch, and show its progress on stderr until the block ends."""
+    """Yield a `Watch`, and show its progress on stderr until the context ends."""
     watch, over = Watch(total, name, in_turn), threading.Event()
     if quiet:
         yield watch
@@ -170,13 +169,13 @@ def _bar(watch: Watch, over: threading.Event) -> None:
 
 
 class Lines:
-    """Prints some of the lines it gets: one a second on a terminal, one every EVERY_S seconds elsewhere."""
+    """Prints only some of the lines it gets: one a second on a terminal, one every EVERY_S seconds elsewhere."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + (0 if sys.stderr.isatty() else EVERY_S)
 
     def __call__(self, line: str) -> None:
-        """Print a line, if it is time to; lines about left-out or reused points always."""
+        """Print the line if it is time for one; lines about left-out or reused points are always printed."""
         if line.startswith(("left out", "taken over")) or time.monotonic() >= self._next:
             self._next = time.monotonic() + (1 if sys.stderr.isatty() else EVERY_S)
             print(line, file=sys.stderr)

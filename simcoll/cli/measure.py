@@ -66,8 +66,8 @@ def measure(
     missing rows.
     """
     from simcoll.measurement import real_run as real
+    from simcoll.measurement.cases_of_points import dry_run as rehearsed
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
-    from simcoll.measurement.run_cases import dry_run as rehearsed
     from simcoll.scenario.scenario_files import load
 
     _check(timeout, output)
@@ -146,7 +146,7 @@ def _show(rows: Sequence[dict[str, object]], output: Path | None, backend: Backe
 
 
 def _ranks(text: str | None) -> list[str]:
-    """Return `--ranks` as an assignment to the scenario."""
+    """Return the option `--ranks` as an assignment to the scenario; empty without the option."""
     if text is None:
         return []
     numbers = counts(text, "--ranks", "ranks", "write e.g. 2 or 2,4")

@@ -156,12 +156,12 @@ def predict(
 
 
 def _command(name: str, asked: str, sets: Sequence[str]) -> str:
-    """Return a command line that simulates the same points; each option is written as `--set`."""
+    """Return a command line that simulates the same points, with every option written as `--set`."""
     return shlex.join(["simcoll", name, asked, *(word for text in sets for word in ("--set", text))])
 
 
 def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
-    """Print which command's results in the folder will be replaced; raises InputError for files of other programs."""
+    """Say on stderr which command's results in the folder will be replaced; InputError for files of other programs."""
     from simcoll.prediction import result_rows, sweep
 
     result_rows.check_own(journal.folder / "results.csv")
@@ -170,7 +170,7 @@ def _say_replaced(journal: Journal, points: Sequence[Point]) -> None:
 
 
 def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[list[ResultRow], int]:
-    """Simulate points; return their rows, and how many an earlier run had finished. `options`: see `sweep.sweep`."""
+    """Simulate points; return their rows, and how many rows came from an earlier run. `options`: see `sweep.sweep`."""
     from simcoll.prediction import sweep
 
     finished, reused = {}, 0
@@ -186,7 +186,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
 
 
 def _gathered(points: Sequence[Point], journal: Journal, quiet: bool) -> list[ResultRow] | None:
-    """Return the rows of all shards; None while some are missing, or if another shard has already written them."""
+    """Return the rows of all shards; None if rows are still missing, or if another shard has written the results."""
     from simcoll.prediction import sweep
 
     logged = sweep.logged(points, journal)
@@ -253,7 +253,7 @@ def _write_report(
     command: str,
     figures: Sequence[Named] | None,
 ) -> None:
-    """Write the report with `figures` already drawn; drawing them again would repeat their notes."""
+    """Write the HTML report. `figures` are those drawn before: drawing again would repeat their notes."""
     from simcoll.prediction.result_rows import write_atomically
     from simcoll.report import run_plots
     from simcoll.report.html import report
@@ -266,7 +266,7 @@ def _write_report(
 
 
 def _status(rows: list[ResultRow]) -> int:
-    """Return exit status 0 if there is a result and nothing failed, else 1."""
+    """Return exit status 0 if there is a result and no point failed, else 1."""
     kinds = {row.status.partition(":")[0] for row in rows}
     return 1 if "failed" in kinds or "ok" not in kinds else 0
 
@@ -274,7 +274,7 @@ def _status(rows: list[ResultRow]) -> int:
 def _finish(
     journal: Journal, rows: list[ResultRow], points: Sequence[Point], quiet: bool, kind: str
 ) -> Sequence[Named]:
-    """Draw plots, then remove the logs, so that a run killed before can continue. Return the figures of the rows."""
+    """Draw plots, then remove the logs, so that a run killed before can go on. Return the figures of the rows."""
     from simcoll.report import run_plots
 
     scenarios = [point.scenario for point in points]

@@ -75,7 +75,7 @@ def tune(
     that the tuner reads: env, library_version, and keys of the topology.
     """
     from simcoll.config import text_table
-    from simcoll.nccl import communicator, graph_search, graph_xml, tuner
+    from simcoll.nccl import communicator, environment, graph_search, graph_xml, tuner
     from simcoll.report.verdicts import of_tuner
     from simcoll.topology import nccl_graphs, topology_builder
 
@@ -95,7 +95,7 @@ def tune(
         machine, count = str(spec.system or spec.file or spec.title), topology_builder.nodes_of(spec)
         file = topology_builder.load_system(machine)
         of = graphs.gpus * count if graphs and ranks is None else ranks
-        settings = env.search(file) if env.given else graph_search.DEFAULTS
+        settings = env.search(file) if env.given else environment.DEFAULTS
         found = communicator.communicator(file, count, of, graphs.graphs if graphs else None, settings)
         comm = env.applied(found)
         table = tuner.table(comm, scenario.library_version, env.selection)
@@ -117,7 +117,7 @@ def tune(
 
 
 def _scenarios(options: Sequence[str]) -> list[Scenario]:
-    """Return scenarios of a call on each number of nodes; raises InputError for keys that the tuner does not know."""
+    """Return a scenario of a call for each number of nodes; raises InputError for keys that the tuner ignores."""
     from simcoll.config.yaml_tree import located, sources
     from simcoll.scenario.scenario_files import points
 
@@ -143,10 +143,10 @@ def _check(profile: str | None, graph_file: Path | None) -> None:
 
 
 def _regrets(scenario: Scenario, table: TunerTable, profile: str) -> list[dict[str, Any]]:
-    """Simulate NCCL's choice and the best pair of algorithm and protocol; return a row for each collective and size.
+    """Simulate NCCL's choice and all pairs of algorithm and protocol; return a row for each collective and size.
 
-    `regret` is how much longer NCCL's pair takes, as a share. Rows cover the collectives that the profile was fitted
-    to; points whose choice is not modelled are left out.
+    `regret` is how much longer NCCL's choice takes than the best pair, as a share. Rows cover the collectives to which
+    the profile was fitted; points whose choice is not modelled are left out.
     """
     from simcoll.nccl.algorithm_names import COLLECTIVES, names
     from simcoll.prediction.predict import predict

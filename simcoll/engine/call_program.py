@@ -14,12 +14,12 @@ from simcoll.config.arrays import Numbers, distinct
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.folding import Folded, fold
-from simcoll.engine.longest import Longest, in_turn, longest_of, longest_ps
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
+from simcoll.engine.upper_bound import UpperBound, in_turn, upper_bound_of, upper_bound_ps
 from simcoll.schedule.schedule import StreamedSchedule
 
 LONG: Final = 2_000_000  # transfers; binding a shorter call takes no longer than folding it
@@ -104,12 +104,12 @@ class CallProgram:
         return distinct(self._few[0].stands_for)
 
     @cached_property
-    def longest_ps(self) -> int | None:
+    def upper_bound_ps(self) -> int | None:
         """An upper bound in ps of the time from the arrival of the last rank to the end of the call. It holds whenever
         the other ranks arrived, also if calls with equal `turns` run just before or after. None if unknown."""
         if self._few is not None:
             return None
-        return longest_ps(*self._in_loops, among=self.turns is not None)
+        return upper_bound_ps(*self._in_loops, among=self.turns is not None)
 
     def quiet_ps(self, missing: int) -> int | None:
         """Return an upper bound in ps of the time after which nothing moves until the `missing` rank comes, counted
@@ -123,8 +123,8 @@ class CallProgram:
         return {}
 
     @cached_property
-    def _longest(self) -> Longest | None:
-        return None if self._few is not None else longest_of(*self._in_loops)
+    def _longest(self) -> UpperBound | None:
+        return None if self._few is not None else upper_bound_of(*self._in_loops)
 
     @property
     def _in_loops(self) -> tuple[Program, int, int, int]:
@@ -143,8 +143,8 @@ class CallProgram:
     @cached_property
     def turns(self) -> bytes | None:
         """A digest of the call without its sizes. Two calls with equal digests may overlap: each rank begins the second
-        call when it has done with the first, and no channel has messages of both in flight (`longest.in_turn`). None if
-        the call may not overlap with others."""
+        call when it has done with the first, and no channel has messages of both in flight (`upper_bound.in_turn`).
+        None if the call may not overlap with others."""
         if self._few is not None:
             return None
         program, _, piece, slots = self._in_loops

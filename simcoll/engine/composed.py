@@ -6,7 +6,7 @@ after the last message of all earlier calls. Then the composed times obey every 
 solution does. If the check fails, the joined program has to run.
 
 A call that shares no link with others is *hidden* at first: it does not run, only an upper bound of its end is computed
-(see `longest`). If every operation that waits for it waits longer for something else, such as computation, the call
+(see `upper_bound`). If every operation that waits for it waits longer for something else, such as computation, the call
 never runs. A call whose ranks begin one by one as a hidden call ends is hidden, too. Such calls form a *chain*; the
 bound of each holds whichever ranks are ahead. If some ranks reach a call so late that all other ranks stand still, the
 past no longer matters: a new chain begins. Calls of a chain whose messages meet on a link run as one joined program.
@@ -303,8 +303,8 @@ class _Composition:
             self.done[number] = np.maximum(self.done[number], int(when.max()))  # as all wait for the last rank
         follows = chain != number
         runs = call not in self.ran or (not follows and self.known.alike(call, when - first, self.idle))
-        if not met and not runs and call.longest_ps:
-            latest = opened.latest + call.longest_ps
+        if not met and not runs and call.upper_bound_ps:
+            latest = opened.latest + call.upper_bound_ps
             self._hide(Hidden(number, call, when, latest, chain, latest, quiet))
             return True
         if not follows:
@@ -342,8 +342,8 @@ class _Composition:
             if each.call is not None:
                 met = bool(parts) and self._met(parts[-1][1], each.call, int(when.min()))
                 if place > wanted and not met:
-                    assert each.call.longest_ps
-                    latest = min(each.latest, int(when.max()) + each.call.longest_ps)
+                    assert each.call.upper_bound_ps
+                    latest = min(each.latest, int(when.max()) + each.call.upper_bound_ps)
                     first = each._replace(opened=when, latest=latest, ahead=latest)
                     for left in (first, *chain[place + 1 :]):
                         self._hide(left._replace(chain=each.number))

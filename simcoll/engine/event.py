@@ -26,7 +26,7 @@ import simpy
 from simpy.events import NORMAL, Event
 
 from simcoll.config.arrays import Numbers
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.link_changes import BandwidthSpan, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline

@@ -215,7 +215,7 @@ def rank_count(scenario: Scenario) -> int:
 
 
 def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates without those that name the default number of groups: others are equal to them."""
+    """Return the candidates, except those that name the default number of groups: they equal those without groups."""
     if not any(candidate.groups for candidate in of):
         return list(of)
     topology = topology_of(_any_algorithm(scenario))
@@ -226,7 +226,7 @@ def distinct(scenario: Scenario, of: Sequence[Candidate]) -> list[Candidate]:
 
 def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, copies: int = 0) -> Iterator[Candidate]:
     """Yield a candidate, then variants of it with each chunk size or number of channels worth trying. If `copies` is
-    not 0, also yield variants with up to so many copies of the schedule and one channel per peer."""
+    not 0, also yield variants with 1 and with `copies` copies of the schedule, and one channel per peer."""
     params = scenario.params()
     yield candidate
     if load_profile(scenario.profile).bound:  # a bound tries them itself

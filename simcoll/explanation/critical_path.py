@@ -168,7 +168,7 @@ class _Walk:
     # --- the path so far ---
 
     def cover(self, begin: int, cause: str, where: int = NONE, transfer: int = NONE) -> None:
-        """Add the segment from `begin` (ps) to the begin of the segment found last."""
+        """Add a segment from `begin` (ps) up to the earliest segment found so far."""
         if begin < self.at:
             self.rows.append((begin, self.at, CODES[cause], where, transfer, self.via))
             self.at, self.via = begin, 0
@@ -404,7 +404,7 @@ class _Walk:
         return self.head(i, 0)
 
     def served(self, i: int, link: int, begin: int, cause: str = "serialisation") -> None:
-        """Add a message's time on a link: that of its bytes at the link's rate, and before that the lost time."""
+        """Add a message's time on a link: the time of its bytes at the link's rate, and before it the lost time."""
         service = service_ps(self.program.nbytes.item(i), self.program.bandwidths.item(link))
         self.cover(max(begin, self.at - service), cause, link, i)
         self.cover(begin, "fault", link, i)
@@ -457,7 +457,7 @@ class _Walk:
 
     @cached_property
     def by_server(self) -> tuple[Array, Array]:
-        """Return the hops over each server: a link in all views of the program's links (see `Program`)."""
+        """Return the hops over each server: a link, whatever rates the calls of a plan get on it (`Program`)."""
         program = self.program
         links = program.hops.links
         return grouped(links % program.servers, np.arange(len(links), dtype=np.int32), program.servers)
@@ -469,7 +469,7 @@ class _Walk:
     # --- the traffic on a link under `fair` ---
 
     def blamed(self, i: int, route: list[int], slowest: int, ready: int) -> int:
-        """Return the link of `i`'s route that others kept busiest from `ready` until `i` was sent, else `slowest`."""
+        """Return the link of `i`'s route that other messages kept busiest until `i` was sent, or else `slowest`."""
         until = self.timeline.sent.item(i)
         own = self.program.nbytes.item(i)
         busy = [(self.carried(link, ready, until) - own) / max(1, self.program.bandwidths.item(link)) for link in route]

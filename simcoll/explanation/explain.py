@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import simcoll
 from simcoll.config import text_table
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import ScheduleError
 from simcoll.explanation.critical_path import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
@@ -158,7 +158,7 @@ def _point(document: Explained) -> Iterator[str]:
 
 
 def _gains(answers: Sequence[Explained]) -> Iterator[str]:
-    """Yield the changes that make the point faster, one per line, and a line with the others."""
+    """Yield the changes that make the point faster, one per line, then all other changes in one line."""
     helps = [{**row, "factor": f"{row['factor']:.2f} x"} for row in answers if row["factor"] >= GAIN]
     if helps:
         yield "# what if, each simulated"

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Final, NamedTuple
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, RefusedError
 from simcoll.explanation.candidates import Candidate, candidates, distinct, nccl_choice, rank_count
 from simcoll.prediction import sweep, workers
@@ -145,8 +145,8 @@ class Recommendation:
                 yield low, high
 
     def _between_is_best(self, candidate: Candidate, low: Best, high: Best) -> bool:
-        """Whether a candidate may be the best between two sizes: it is near the best at one of them, and at the lower
-        size takes no longer than the best at the higher size. Times grow with sizes, so another one cannot win."""
+        """Whether a candidate may be the best between two sizes. It must be near the best at one of them. At the lower
+        size it must take no longer than the best at the higher size, as times grow with sizes."""
         at_low, at_high = (self.timed[best.size].get(candidate) for best in (low, high))
         if candidate in (low.winner, high.winner):
             return True
@@ -305,8 +305,8 @@ def _choice(candidate: Candidate) -> dict[str, Any]:
 
 
 def recommendations(points: Sequence[Point], among: Sequence[str] | None = None) -> list[Recommendation]:
-    """Make recommendations, not yet simulated: one for all points that differ only in size, algorithm and protocol. Of
-    protocols only those that the points name are tried.
+    """Make one recommendation, not yet simulated, for all points that differ only in size, algorithm and protocol. If
+    the points name protocols, only these are tried.
 
     Points for which nothing can be chosen are left out. Raises InputError for points and names that do not fit, and
     RefusedError if no point is left.

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import NONE

@@ -1,7 +1,7 @@
 """Import files of other programs: recognise the kind of a file, and convert it to a file of simcoll.
 
-Text may have any encoding; its size is limited. No file can make another file be read. The notes of an import list the
-assumptions, for example on speeds that the file lacks.
+Text may have any encoding; its size is limited. No imported file can make simcoll read another file. The notes of an
+import list its assumptions, for example on speeds that the file lacks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MOST_BYTES: Final = 16 * 2**20  # to bound memory; real files are far smaller
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Options of an import: the shipped system that supplies missing speeds (`assumed`), the collective of a schedule
-    or table, and values for other columns of a table."""
+    """Options of an import: `assumed` is the shipped system that supplies missing speeds; then the collective of a
+    schedule or table, and values for further columns of a table."""
 
     assumed: str | None = None
     collective: str | None = None
@@ -39,8 +39,8 @@ class ImportOptions:
 
 
 class Imported(NamedTuple):
-    """An imported file: its recognised `kind`, the `text` of the resulting file of simcoll (a topology, a schedule or a
-    measured table), the `suffixes` that the resulting file may have, and the notes."""
+    """An imported file: its recognised `kind`, the `text` of the file of simcoll made from it (a topology, a schedule
+    or a measured table), the `suffixes` that this file may have, and the notes."""
 
     kind: str
     text: str
@@ -57,7 +57,7 @@ def read_bounded(path: Path) -> str:
 
 
 def convert(text: str, source: str, asked: ImportOptions, kind: str | None = None) -> Imported:
-    """Convert a text into a file of simcoll; `kind`: a key of `KINDS`, by default recognised. Raises InputError."""
+    """Convert a text into a file of simcoll; `kind` is a key of `KINDS` (default: recognised). Raises InputError."""
     if kind is None:
         kind = recognise(text)
         if kind is None:
@@ -84,7 +84,7 @@ _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
 
 
 def recognise(text: str) -> str | None:
-    """Return the kind of a text's file, by a feature that no other kind has; None if no kind fits."""
+    """Return the kind of file that a text is from, by a feature that no other kind has; None if no kind fits."""
     return next((name for name, kind in KINDS.items() if kind.looks(text)), None)
 
 
@@ -123,8 +123,8 @@ def _graph(reader: Callable[[str, str, str | None, ImportLog], Topology]) -> Rea
 
 
 def _loadable(written: str, source: str) -> str:
-    """Return the text of a topology file unchanged, after a trial load, so that a bad file is refused at its import.
-    Raises InputError with the key in the file that would have been written."""
+    """Return the text of a topology file unchanged, after loading it once, so that a bad file is refused at its import.
+    Raises InputError that names the key in the file to be written."""
     try:
         machine = read_machine(yaml_tree.parse(written, source))
         template(machine.file, machine.tree)
@@ -175,8 +175,12 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
         if measured.normal("collective", given) not in there:  # the table names, or implies, another one
             raise InputError(f"no row of {source} is {given}", f"collective is {', '.join(there)} there; leave it out")
     notes = ImportLog()
-    named = {c: ", ".join(sorted({str(getattr(row, c)) for row in rows})) for c in ("collective", "ranks", "library")}
-    notes.read.append(f"{len(rows)} rows: {named['collective']}; {named['ranks']} ranks; library {named['library']}")
+    collectives, ranks, libraries = (
+        ", ".join(sorted({str(getattr(row, column) or "not named") for row in rows}))
+        for column in ("collective", "ranks", "library")
+    )
+    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    notes.read.append(f"{count}: {collectives}; {ranks} ranks; library {libraries}")
     for remark in measured.remarks(text, source, rows):
         notes.warn(remark)
     sources = sorted({row.timing for row in rows if row.timing})
@@ -195,7 +199,7 @@ def _table(text: str, source: str, asked: ImportOptions) -> Imported:
 
 
 def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedule:
-    """Parse and prove a schedule in simcoll's own format."""
+    """Return the schedule of a text in simcoll's own format, proved; `asked` is the expected collective, if any."""
     schedule = schedule_json.parse(text, source)
     thread_programs.prove(schedule)
     notes.read.append(f"{schedule.name} of {schedule.n} ranks")
@@ -203,7 +207,7 @@ def _own(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
 
 
 class FileKind(NamedTuple):
-    """A kind of file: a test whether a text looks like one, and its reader."""
+    """A kind of file: a function that tests whether a text looks like this kind, and a function that reads it."""
 
     looks: Callable[[str], bool]
     read: Reader

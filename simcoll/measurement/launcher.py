@@ -1,7 +1,7 @@
 """Start processes of ranks on this machine, watch them, and always end them.
 
-The ranks share a folder. It holds the job, a file through which the ranks find each other, the terminal output of each,
-and a table of marks. A rank's marks show its current task, run and transfer, even if it hangs or has died.
+The ranks share a folder. It holds the job, a file through which the ranks find each other, each rank's terminal output,
+and a table of marks. A rank's marks show its current task, run and transfer, even if the rank hangs or has died.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ LOOPBACK: Final = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
 
 @dataclass(frozen=True)
 class Launcher:
-    """How rank r starts: `prefix(r)` precedes its command, `environment(r)` is added to its environment.
+    """How rank r starts: `prefix(r)` is put before its command, `environment(r)` is added to its environment variables.
 
-    If each rank has its own NCCL_HOSTID, NCCL treats the ranks as different hosts, and they may share a GPU.
+    If each rank has its own NCCL_HOSTID, NCCL takes the ranks for different hosts, and they may share a GPU.
     """
 
     prefix: Callable[[int], Sequence[str]] = lambda rank: ()
@@ -167,7 +167,7 @@ def _watch(
     folder: Path,
     tell: Callable[[str], None],
 ) -> None:
-    """Wait until all ranks have ended without error. Raise MeasureError if one fails, all hang, or at a time limit."""
+    """Wait until all ranks have ended without error. Raise MeasureError if one fails, all hang, or time is up."""
     before, moved, reported = marks.copy(), time.monotonic(), -1
     latest = moved + job.limit_s
     while any(process.poll() is None for process in ranks):
@@ -195,10 +195,10 @@ def _watch(
 def _complaint(
     ranks: Sequence[subprocess.Popen[bytes]], job: Job, marks: NDArray[np.int64], folder: Path, did: str = ""
 ) -> str:
-    """Return a description of a failure, one line per rank. `did`: verb for running ranks; default "gave no answer".
+    """Return a description of a failure, a line for each rank. `did`: what running ranks did; default "gave no answer".
 
     Ranks that died come first, then running ranks, then ranks with an error. Errors are in order of time, because later
-    ones may be consequences of the first.
+    ones may follow from the first.
     """
     died, silent, said = [], [], []
     for rank, process in enumerate(ranks):

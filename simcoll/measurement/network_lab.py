@@ -15,11 +15,11 @@ import subprocess
 from collections.abc import Sequence
 from typing import Final
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.measurement import real_run
+from simcoll.measurement.cases_of_points import CaseRow, Tell
 from simcoll.measurement.launcher import Launcher, orderly_end
 from simcoll.measurement.network_namespaces import INTERFACE, BuiltNetwork
-from simcoll.measurement.run_cases import CaseRow, Tell
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology import topology_builder
 
@@ -62,7 +62,7 @@ def launcher(network: BuiltNetwork, placement: object = None) -> Launcher:
 
 
 def priority() -> tuple[str, ...]:
-    """Return the command words PRIORITY if they work on this machine, else (); some containers forbid them."""
+    """Return the command words PRIORITY, or () if they do not work on this machine: some containers forbid them."""
     if shutil.which(PRIORITY[0]) is None or subprocess.run([*PRIORITY, "true"], capture_output=True).returncode:
         return ()
     return PRIORITY

@@ -90,11 +90,11 @@ class BuiltNetwork:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The namespace of each device."""
+        """The name of the namespace of each device."""
         return {device: f"{PREFIX}{own_mark()}-{device}" for device in self.plan.devices}
 
     def inside(self, device: str) -> list[str]:
-        """Return the words that run a command inside a device's namespace."""
+        """Return the words to put before a command so that it runs inside a device's namespace."""
         return ["ip", "netns", "exec", self.names[device]]
 
     def __enter__(self) -> BuiltNetwork:
@@ -126,7 +126,7 @@ class BuiltNetwork:
 
 
 def own_mark() -> str:
-    """Return this process's id and start time as a mark, for names of networks that a kill may leave."""
+    """Return this process's id and start time as a mark for names of networks, so that they are found after a kill."""
     return f"{os.getpid()}.{_begin(os.getpid())}"
 
 
@@ -184,7 +184,7 @@ def run(*words: str, lines: Sequence[str] = ()) -> str:
 
 
 class WiringPlan:
-    """The commands that build a topology. Raises InputError if namespaces and bridges cannot form the topology."""
+    """The commands that build a topology. Raises InputError for a topology that namespaces and bridges cannot form."""
 
     def __init__(self, topology: Topology):
         self.topology = topology
@@ -206,7 +206,7 @@ class WiringPlan:
         return f"02:00:00:00:{self.devices.index(device):02x}:{port:02x}"
 
     def wiring(self, name: Mapping[str, str]) -> list[str]:
-        """Return lines for `ip -batch` that make the veth pairs; `name[device]` is the namespace of a device."""
+        """Return lines for `ip -batch` that make the veth pairs (links); `name` has each device's namespace."""
         return [
             f"link add port{p} netns {name[u]} address {self.mac(u, p)} type veth"
             f" peer name port{q} netns {name[v]} address {self.mac(v, q)}"
@@ -216,11 +216,11 @@ class WiringPlan:
         ]
 
     def ports(self, device: str) -> dict[int, int]:
-        """Return the outgoing B/s of each port of a device."""
+        """Return, for each port of a device by number, the B/s that it sends."""
         return {port: self.topology.link(u, v).bandwidth for (u, v), port in self.port.items() if u == device}
 
     def setup(self, device: str) -> list[str]:
-        """Return lines for `ip -batch` inside a device's namespace."""
+        """Return lines for `ip -batch` that set up addresses, ports and routes inside a device's namespace."""
         ports = [f"port{port}" for port in self.ports(device)]
         lines = ["link set lo up"]
         if device in self.hosts:
@@ -232,7 +232,7 @@ class WiringPlan:
         return lines + [f"link set {port} master bridge up" for port in ports]
 
     def _way(self, src: str, dst: str) -> list[str]:
-        """Return lines for `ip -batch` that route from `src` to `dst`; fixed MAC addresses make ARP unnecessary."""
+        """Return lines for `ip -batch` that route from `src` to `dst`; fixed MAC addresses replace ARP."""
         port, hop, entry = self._hop(src, dst)
         route = f"route add {self.address(dst)}/32 dev port{port} src {self.address(src)}"
         if hop != dst:
@@ -305,9 +305,9 @@ def _check(topology: Topology) -> None:
 
 
 def _agreeing(topology: Topology) -> None:
-    """Raise InputError if a host would need two routes to a destination, because hosts route by destination only.
+    """Raise InputError if a host would need two routes to one destination: Linux routes by destination only.
 
-    Messages that a host forwards must take the route of messages that start at the host.
+    Messages that a host forwards must take the same route as messages that start at this host.
     """
     for src, dst in itertools.permutations(topology.ranks, 2):
         route = topology.route(src, dst)
@@ -316,5 +316,5 @@ def _agreeing(topology: Topology) -> None:
             if topology.kinds[via] == "host" and topology.route(via, dst) != route[place:]:
                 raise InputError(
                     f"{topology.name}: {src}->{dst} takes another route after {via} than {via}->{dst}",
-                    "give routes that agree behind a host",
+                    f"give both routes the same links from {via} on",
                 )

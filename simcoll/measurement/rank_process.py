@@ -41,7 +41,7 @@ LOOKING: Final = -2  # mark while the rank checks a result and computes the buff
 
 
 class RankProcess:
-    """Runs the tasks of one rank. `marks` (3,) always show the current task, run and transfer."""
+    """Runs the tasks of one rank. `marks` (3,), in shared memory, always show its current task, run and transfer."""
 
     def __init__(self, session: Session, marks: NDArray[np.int64]):
         self._session, self._marks = session, marks
@@ -100,7 +100,7 @@ class RankProcess:
         return self._slowest(list(itertools.accumulate(took)))
 
     def _timed(self, runner: Runner, calls: int | None = None) -> Timing:
-        """Run and time `calls` calls back to back, or the runner's `run` if `calls` is None."""
+        """Run and time `calls` calls without a pause, or the runner's single `run` if `calls` is None."""
 
         def stuck() -> None:
             raise TransferError(runner.undone(), f"not over after {self._session.timeout_s:g} s")
@@ -200,9 +200,9 @@ def sample(task: RankTask, rank: int) -> NDArray[Any]:
 def complaint(
     task: RankTask, rank: int, result: NDArray[Any], alive: Callable[[int], None] = lambda rank: None
 ) -> str | None:
-    """Compare a rank's `result` with the contract; return a description of the difference, or None if they agree.
+    """Compare a rank's `result` with the contract of the collective; describe the difference, or return None.
 
-    Large buffers take time, so `alive` is called for each rank before its buffer is computed.
+    Computing large buffers takes long, so `alive` is called before each rank's buffer, to show that this rank works.
     """
 
     def buffer_of(source: int) -> NDArray[Any]:
@@ -225,7 +225,7 @@ def complaint(
 
 
 def _tolerance(task: RankTask, wanted: NDArray[Any]) -> float:
-    """Return the allowed relative error: 0, except for `avg` of floats, as libraries divide at different times."""
+    """Return the allowed relative error: 0, except for `avg` of floats, which libraries divide at different times."""
     if task.op != "avg" or wanted.dtype.kind != "f":
         return 0.0
     return max(4, task.schedule.n) * (2.0**-7 if task.dtype == "bfloat16" else float(np.finfo(task.dtype).eps))
@@ -282,7 +282,7 @@ def _no_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _chosen(outcome: TaskResult) -> Iterator[None]:
-    """Add to `outcome` the algorithm and protocol that NCCL writes to its log in the context, if there is a log."""
+    """Add the algorithm and protocol that NCCL logs while the context is open to `outcome`, if there is a log."""
     log = log_file(os.environ.get("NCCL_DEBUG_FILE", os.devnull))
     seen = log.stat().st_size if log.is_file() else 0
     yield

@@ -31,7 +31,7 @@ class Task:
     calls: int = 1
 
     def transfer(self, index: int) -> str:
-        """Return a description of transfer `index`; empty for IDLE, and for transfers inside the library."""
+        """Return a description of a transfer by its index; empty for IDLE, and for transfers inside a library."""
         return ""
 
 
@@ -80,7 +80,7 @@ class WorkTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A launch: its tasks, and limits (s) of a transfer and of the launch."""
+    """A launch: its tasks, and the time limits in s of a transfer and of the whole launch."""
 
     tasks: tuple[RankTask | WorkTask, ...]
     backend: str
@@ -90,10 +90,10 @@ class Job:
 
 @dataclass
 class TaskResult:
-    """The result of a task, in ns: for each timed run the slowest rank's time, and the delay of the last rank's start.
+    """The result of a task, in ns: for each timed run the time of the slowest rank, and how late the last rank began.
 
-    `choice`: the algorithm and protocol in the library's log. For a workload, `alone` has for each run without
-    communication the end of each computation on the slowest rank, in ns, and `buckets` the number of gradient buckets.
+    `choice` holds the algorithm and protocol in the library's log. For a workload, `alone` has, for each run without
+    communication, the end of each computation on the slowest rank in ns; `buckets` is the number of gradient buckets.
     """
 
     durations: list[int] = field(default_factory=list)
@@ -105,9 +105,8 @@ class TaskResult:
 
 @dataclass
 class Report:
-    """The report of a launch: a result for each task, the harness's overhead (ns), the clock's resolution (ns), and
-    versions of software. Ranks on several hosts may have begun up to `skew` ns apart.
-    """
+    """The report of a launch: a result for each task, the harness's own time per run (ns), the clock's resolution (ns),
+    and versions of software. Ranks on several hosts may have begun up to `skew` ns apart."""
 
     outcomes: list[TaskResult]
     overhead: int

@@ -26,13 +26,13 @@ import numpy as np
 
 import simcoll
 from simcoll.config import text_table
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.machine_limits import check_memory
 from simcoll.errors import InputError, MeasureError
 from simcoll.formats.measured import COLUMNS
+from simcoll.measurement.cases_of_points import Case, CaseRow, Tell, cases
 from simcoll.measurement.launcher import LOCAL, PREFIX, Launcher, launch
 from simcoll.measurement.rank_tasks import NOT_BEGUN, Job, RankTask, Report, TaskResult, WorkTask
-from simcoll.measurement.run_cases import Case, CaseRow, Tell, cases
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.prediction.sweep import RowLog
@@ -106,7 +106,7 @@ def run(
 
 
 class _Done:
-    """The rows of measured cases, including rows from the log of an earlier run that was killed."""
+    """The rows of cases measured so far, including those in the log of an earlier run that was killed."""
 
     def __init__(self, every: Sequence[Case], about: CaseRow, log: CaseLog | None, tell: Tell):
         self.every, self.about, self.log, self._tell = every, about, log, tell
@@ -154,7 +154,7 @@ def log_beside(table: Path) -> CaseLog:
 def _launched(
     which: Sequence[Case], backend: Backend, start: Callable[[tuple[RankTask | WorkTask, ...]], Report]
 ) -> list[CaseRow]:
-    """Return the rows of cases with equal numbers of ranks, from as many launches as they need (`start` makes one)."""
+    """Return the rows of cases with equal numbers of ranks, from as many launches as these need (made by `start`)."""
     reports: list[tuple[list[int], Report]] = []
     for turn in range(max(case.launches for case in which)):
         todo = [i for i, case in enumerate(which) if turn < case.launches]
@@ -220,7 +220,8 @@ def join(
     unfit = next((case for case in every if case.ranks != world), None)
     if unfit:
         raise InputError(
-            f"{unfit.task.title}: there are {world} ranks", f"start {unfit.ranks} of them, or give --ranks {world}"
+            f"{unfit.task.title}: needs {unfit.ranks} ranks, and {world} have started",
+            f"start {unfit.ranks} ranks, or give --ranks {world}",
         )
     marks, turns = np.full(3, NOT_BEGUN, np.int64), itertools.count()
 
@@ -243,7 +244,7 @@ def join(
 
 
 def membership() -> tuple[int, int, int]:
-    """Return the rank, the number of ranks and the local rank on this host, from variables of torchrun or srun.
+    """Return this process's rank, the number of ranks, and its rank on this host, from variables of torchrun or srun.
 
     torchrun sets RANK, WORLD_SIZE and LOCAL_RANK. Raises InputError if no rank, or no address of rank 0, is set.
     """
@@ -332,7 +333,7 @@ def _work_row(outcomes: Sequence[TaskResult], time_us: float) -> dict[str, objec
 
 
 def surroundings(variables: Mapping[str, str] = MappingProxyType({}), prefix: Sequence[str] = ()) -> CaseRow:
-    """Return columns with the machine, the environment variables that backends read, simcoll's version and the date."""
+    """Return columns on where a run took place: machine, variables that backends read, simcoll's version, date."""
     recorded = [f"{name}={value}" for name, value in sorted({**os.environ, **variables}.items())
             if _RECORDED_VARIABLES.fullmatch(name)]  # fmt: skip
     before = [f"prefix={' '.join(prefix)}"] if prefix else []

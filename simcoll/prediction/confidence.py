@@ -17,7 +17,7 @@ from pydantic import Field
 
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats, numbers_of, sorted_out
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.scenario.launch import LaunchWay
@@ -91,7 +91,7 @@ def _robust(deviations: Floats) -> float:
 
 
 def shrunk(own: float, groups: int, known: float) -> float:
-    """Return a mean of two spreads: `own`, of this machine's `groups`, and `known`, of others, as DOUBT groups."""
+    """Return a mean of two spreads: `own`, of this machine's `groups`, and `known`, which counts as DOUBT groups."""
     return math.sqrt((groups * own**2 + DOUBT * known**2) / (groups + DOUBT))
 
 
@@ -242,8 +242,8 @@ class PredictedCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The confidence in a predicted time, and factors of this time that end its 90 % intervals: `low` and `high` for a
-    single measurement, `median_low` and `median_high` for the median of many."""
+    """The confidence in a predicted time, and its 90 % intervals as factors of this time: from `low` to `high` for a
+    single measurement, from `median_low` to `median_high` for the median of many."""
 
     confidence: Confidence
     low: float | None = None

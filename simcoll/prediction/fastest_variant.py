@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, distinct
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.binding import written_out
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program

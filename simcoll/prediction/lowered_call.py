@@ -1,6 +1,6 @@
-"""A collective call in the form that engines run, and the executors that turn a scenario into it (plain schedule,
-NCCL's kernels, or one kernel of the user). The profile decides which executor is used; if the profile has costs of
-kernels, the scenario's key `executor` may name another. Executors are imported only when a call needs them."""
+"""A collective call in the form that engines run, and the executors that turn a scenario into this form. A call runs as
+a plain schedule, by NCCL's kernels, or by one kernel of the user. The profile decides which executor is used; if it has
+costs of kernels, the scenario's key `executor` may name another. Executors are imported only when a call needs them."""
 
 from __future__ import annotations
 
@@ -134,12 +134,12 @@ class PlainCall:
 
     @property
     def launch_ps(self) -> int:
-        """Return the time in ps of the call besides its transfers: the sum of `lead`."""
+        """Return the time in ps that the call takes in addition to its transfers: the sum of `lead`."""
         return sum(self.lead.values())
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time in ps that the call takes besides its transfers, by cause, e.g. {"launch": 5_000_000}."""
+        """Return the time in ps that the call takes in addition to its transfers, by cause, e.g. "launch"."""
         return {"launch": self._one_launch}
 
     @property
@@ -166,7 +166,7 @@ class PlainCall:
 
 
 class PlainExecutor:
-    """Runs calls as plain schedules. `tunable`: the scenario's `model` applies. Users can name `protocols`."""
+    """Runs calls as plain schedules. `tunable`: the scenario's `model` applies. `protocols`: those that it may name."""
 
     tunable: ClassVar[bool] = True
     protocols: ClassVar[tuple[str, ...]] = ()
@@ -196,7 +196,8 @@ class PlainExecutor:
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
         """Return scenarios to simulate, of which the fastest is the answer. For `auto` there is one for each algorithm
-        that NCCL has on such nodes; a name that only NCCL has becomes the name of its schedule."""
+        that NCCL has on such nodes. If only NCCL has the named algorithm, the scenario names NCCL's schedule
+        instead."""
         called = algorithm_names.names(scenario.collective).get(scenario.algorithm)
         if called and scenario.algorithm not in registry.names(scenario.collective):
             return [scenario.model_copy(update={"algorithm": algorithm_names.SCHEDULES[called, scenario.collective]})]
@@ -212,8 +213,8 @@ class PlainExecutor:
         return [option for name, option in options.items() if not (alone and name in BETWEEN_NODES)]
 
     def copies(self, scenario: Scenario, topology: Topology) -> int:
-        """Return how many copies of a call's schedule use all NICs, direct links or directions. Return 0 if there is
-        nothing to choose: the profile is fitted or chooses itself, or the scenario sets copies or channels."""
+        """Return how many copies of a call's schedule use all NICs, direct links or directions. Return 0 if the number
+        is not free: the profile is fitted or chooses it, or the scenario sets copies or channels."""
         given = scenario.model.copies or scenario.model.channels is not None
         if given or self.profile.calibration or self.profile.bound:
             return 0
@@ -247,7 +248,7 @@ def executor(scenario: Scenario) -> PlainExecutor:
 
 
 def library(profile: str) -> PlainExecutor:
-    """Return the executor of the library's own calls with a profile (a name). Raises like `executor`."""
+    """Return the executor for calls that the library itself makes, with this profile. Raises like `executor`."""
     known = load_profile(profile)
     if known.as_nccl:
         from simcoll.prediction.nccl_calls import NcclExecutor

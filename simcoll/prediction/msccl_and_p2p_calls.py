@@ -148,7 +148,7 @@ class PrimitivesCall(KernelCall):
 
     @property
     def _rate(self) -> int:
-        """Return a thread block's rate in B/s (0: no limit): polling for flags in LL, else moving data as in NCCL."""
+        """Return a thread block's rate in B/s (0: no limit): in LL that of reading flags, else that of moving data."""
         return self.kernels.LL.rate if self.protocol == "LL" else self.kernels.P2P.both
 
     @property
@@ -291,7 +291,7 @@ class MultimemCall(PullCall):
 
     @property
     def lead(self) -> dict[str, int]:
-        """Return the time in ps beside transfers, by cause; `copies` go to the switch's buffers and back."""
+        """Return the time in ps added to transfers, by cause; `copies` are to the switch's buffers and back."""
         copied = 0
         for link in self.rated.route(self.places[0], self.places[0]):  # the link of the memory, if the topology has one
             copied += int(self.rated.latencies[link])
@@ -497,7 +497,7 @@ class MessagesExecutor(KernelExecutor):
         return call_choice.choose(comm, collective, message * ranks, scenario.itemsize, release, between=between)
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
-        """Return a scenario for each schedule if the algorithm is `auto`, of which the fastest is the answer."""
+        """Return scenarios of which the fastest is the answer: one for each schedule if the algorithm is `auto`."""
         if scenario.algorithm in ("auto", "best"):
             return [scenario.model_copy(update={"algorithm": name}) for name, _ in self.choices(scenario, topology)]
         return PlainExecutor.alternatives(self, scenario, topology)

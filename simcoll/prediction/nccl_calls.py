@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, numbers_of, sorted_out
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
@@ -22,8 +22,7 @@ from simcoll.nccl import algorithm_names, call_choice, tuner
 from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
-from simcoll.nccl.environment import NcclEnv
-from simcoll.nccl.graph_search import DEFAULTS
+from simcoll.nccl.environment import DEFAULTS, NcclEnv
 from simcoll.nccl.kernel_costs import CostKind, Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
 from simcoll.nccl.within_node import HOST, by_host, host_links, staged, with_hubs
@@ -41,8 +40,8 @@ MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a
 
 
 class LinkSort(NamedTuple):
-    """A class of links that are treated alike: rated B/s, kind, whether links lead to a host, whether a proxy (CPU
-    thread) sends over them, whether they belong to a NIC, and the number of `equal` trunks (links between switches)."""
+    """A class of links that are treated alike: they have equal rated B/s, kind and number of `equal` trunks (links
+    between switches). All or none lead to a host, are used by a proxy (CPU thread) or belong to a NIC."""
 
     bandwidth: int
     kind: str
@@ -231,7 +230,7 @@ def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
 
 def alike(rated: Topology) -> Numbers:
     """Return each link's class number (links,). Two links are in one class if they join devices of the same kinds in or
-    between the same nodes, or if they are trunks between switches of the same classes."""
+    between the same nodes. Trunks are in one class if they join switches of the same classes."""
     switches = _switches(rated) if rated.trunks.any() else {}
     kinds = rated.of_ends(numbers_of(rated.kinds.values()))
     nodes = rated.of_ends(numbers_of(map(rated.node_of, rated.kinds)))
@@ -524,7 +523,8 @@ class NcclExecutor(PlainExecutor):
         return [scenario.model_copy(update=names) for names in named]
 
     def choices(self, scenario: Scenario, topology: Topology | None = None) -> list[tuple[str, str]]:
-        """Return pairs (algorithm, protocol) that NCCL can run, with the named protocol only; else RefusedError."""
+        """Return the pairs (algorithm, protocol) that NCCL can run; only those with the protocol that the scenario
+        names, if it names one. Raises RefusedError if there are none."""
         if ("p2p", scenario.collective) in algorithm_names.SCHEDULES:
             pairs = [
                 (name, protocol) for name in algorithm_names.names(scenario.collective) for protocol in ("LL", "Simple")
@@ -566,14 +566,14 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
-    """Return the least bandwidth of links from the first GPU to other GPUs of its node, in B/s; 0 if it is alone."""
+    """Return the least bandwidth of links from the first GPU to other GPUs of its node, in B/s; 0 if there are none."""
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
 
 
 def _nccl_name(scenario: Scenario, library: str) -> Any:
-    """Return NCCL's own name of the algorithm that a scenario names, by NCCL's name or by its schedule's name."""
+    """Return the name that NCCL has for the scenario's algorithm; the scenario may use this name or the schedule's."""
     if scenario.algorithm == "auto":
         return "auto"
     names, name = (
@@ -606,8 +606,8 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
     ranks, gpus = grouped(places, rated.node_of), grouped(rated.of_kind("gpu"), rated.node_of)
     if len(set(map(len, ranks.values()))) > 1:
         raise RefusedError(
-            f"{len(places)} ranks are not equally many on each node, where simcoll does not know NCCL's channels; "
-            "write placement: {per_node: …}"
+            f"nodes have different numbers of the {len(places)} ranks, and simcoll knows NCCL's channels only for "
+            "equal numbers; write placement: {per_node: …}"
         )
     number = {gpu: i for some in gpus.values() for i, gpu in enumerate(some)}  # hosts have none
     numbers = {tuple(sorted(map(number.__getitem__, some))) for some in ranks.values()} if number else set()

@@ -10,7 +10,7 @@ import numpy as np
 
 from simcoll.config import input_files
 from simcoll.config.arrays import Numbers
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
@@ -82,8 +82,8 @@ def network_of(system: str | None) -> Profile:
 
 
 def network_under(scenario: Scenario) -> Profile:
-    """Return the profile with the costs of messages between nodes: the scenario's own profile if it has them or names
-    them after a `+`, else that of the system's NICs."""
+    """Return the profile with the costs of messages between nodes. It is the scenario's own profile, or the one after
+    `+` in its name, or else that of the system's NICs."""
     name = scenario.profile
     own = load_profile(name)
     if own.transport is None:

@@ -51,8 +51,8 @@ def predict(
     topology, and `costs` replaces the profile's costs. With `related` the profile may be of another GPU generation. For
     `keep` see `Policy`; a program or timeline that was not kept is computed when asked for.
 
-    Raises InputError for what the user can mend, RefusedError if an algorithm cannot serve the point, StuckError if the
-    run cannot finish, ScheduleError if the proof of the schedule fails.
+    Raises InputError for what the user can mend, RefusedError if an algorithm cannot serve the point. Raises StuckError
+    if the run cannot finish, ScheduleError if the schedule cannot be proved.
     """
     if isinstance(point, Point):
         with point.placing():

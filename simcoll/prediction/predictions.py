@@ -36,7 +36,7 @@ COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
 
 
 class ProgramRun:
-    """A program that an engine ran for a point. If its program or timeline was not kept, it is computed on demand."""
+    """A program that an engine ran for a point. The program and timeline are computed again on demand if not kept."""
 
     def __init__(self, point: Scenario, make: Callable[[], Program], outcome: Outcome, program: Program | None = None):
         self.point, self.make, self.totals, self.engine = point, make, outcome.totals, outcome.engine
@@ -72,7 +72,7 @@ def policy(point: Scenario, keep: Keep = "auto") -> Policy:
 
 
 class PlannedCall(NamedTuple):
-    """A call of a workload's plan: as its executor lowered it, how its schedule was proved, and its bound program."""
+    """A call of a workload's plan: as lowered by its executor, how its schedule was proved, and its program."""
 
     lowered: PlainCall
     proved: str
@@ -357,7 +357,7 @@ class CallPrediction(Prediction):
 
     @property
     def staged(self) -> Staged | None:
-        """Return the data that waited at receivers; None if no timeline was kept, or not of the whole call."""
+        """Return the data that waited at receivers; None if there is no timeline of the whole call."""
         whole = self.lowered.whole and not self.scenario.in_buckets
         return staged(self.run.went, self.run.timeline) if whole and self.run.timed else None
 

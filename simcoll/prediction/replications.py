@@ -80,7 +80,7 @@ def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
 
 
 def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
-    """Return the time in ps of a point under one replication's draws, or the error if the point cannot finish."""
+    """Return the time in ps of a point with one replication's random draws, or the error if it cannot finish."""
     try:
         if isinstance(prediction, StepPrediction):
             return _step_end(prediction, drawn)
@@ -90,14 +90,14 @@ def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
 
 
 def _step_end(prediction: StepPrediction, drawn: Drawn) -> int:
-    """Return when a plan ends under one replication's draws, in ps: from its separate calls if links allow it."""
+    """Return when a plan ends with one replication's random draws, in ps; from separate calls if links allow it."""
     same = not _OF_LINKS.intersection(drawn.felt())
     end = prediction.tasks.alone(_took(prediction, drawn)) if same else None
     return makespan_ps(disturbed(prediction, drawn)) if end is None else end
 
 
 def _call_end(prediction: Prediction, drawn: Drawn) -> int:
-    """Return when a call ends under one replication's draws, in ps, by running its program with these draws."""
+    """Return when a call ends with one replication's random draws, in ps, by running its program with them."""
     late = arriving(prediction.scenario, drawn, prediction.n)
     end = max(makespan_ps(_struck(prediction, drawn, late)), int(late.max()))
     return max(end + prediction.launch_ps, prediction.host_ps)
@@ -113,7 +113,7 @@ def _held(prediction: Prediction) -> bool:
 
 
 def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
-    """Return the call's program under one replication's draws; rank r arrives at `late[r]` ps, int64 (n,)."""
+    """Return the call's program with one replication's random draws; rank r arrives at `late[r]` ps, int64 (n,)."""
     program = _rewired(prediction, drawn)
     if "faults" in drawn.felt():
         program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
@@ -121,7 +121,7 @@ def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
 
 
 def _anew(prediction: Prediction, drawn: Drawn) -> int:
-    """Predict the point again under one replication's draws, and return its time in ps."""
+    """Predict the point again with one replication's random draws, and return its time in ps."""
     scenario, n = prediction.scenario, prediction.n
     late = arriving(scenario, drawn, n)
     came = dict(enumerate(late.tolist()))
@@ -137,13 +137,13 @@ def _anew(prediction: Prediction, drawn: Drawn) -> int:
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
-    """Return when each rank reaches a collective under one replication's draws, int64 (n,), in ps."""
+    """Return when each rank reaches a collective with one replication's random draws, int64 (n,), in ps."""
     came = np.array([(scenario.arrivals or {}).get(rank, 0) for rank in range(n)])
     return np.rint((came + drawn.skew(n)) * drawn.slow(n)).astype(np.int64)
 
 
 def disturbed(prediction: StepPrediction, drawn: Drawn) -> Program:
-    """Return the joined program of a workload's plan under one replication's draws."""
+    """Return the joined program of a workload's plan with one replication's random draws."""
     tasks = prediction.program.tasks
     assert tasks
     durations = replace(tasks, duration=_took(prediction, drawn))
@@ -152,7 +152,7 @@ def disturbed(prediction: StepPrediction, drawn: Drawn) -> Program:
 
 
 def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
-    """Return how long each of the plan's tasks takes under one replication's draws, int64 (tasks,), in ps."""
+    """Return how long each task of the plan takes with one replication's random draws, int64 (tasks,), in ps."""
     of = prediction.tasks
     took = of.duration.astype(float)
     computing, launching = of.kind == COMPUTING, of.kind == LAUNCHING
@@ -163,7 +163,7 @@ def _took(prediction: StepPrediction, drawn: Drawn) -> Any:
 
 
 def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
-    """Return the program with the ECMP routes and slow links of one replication's draws."""
+    """Return the program with the ECMP routes and slow links that were drawn for one replication."""
     program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
     if drawn.spec.ecmp and "ecmp" in felt:
         flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
@@ -212,7 +212,7 @@ def _check(prediction: Prediction) -> None:
     if not spec.ecmp:
         return
     if prediction.topology.routing == "shortest":
-        raise wrong("variability", "routing: shortest hashes no routes", "leave out `ecmp`, or write `routing: ecmp`")
+        raise wrong("variability", "routing: shortest draws no routes", "leave out `ecmp`, or write `routing: ecmp`")
     if not drawable(prediction.program, prediction.topology):
         why = "`ecmp` changes nothing: no message has several equal routes"
         raise wrong("variability", why, "leave out `ecmp`, or place ranks on several leaves of a fabric with spines")

@@ -308,7 +308,7 @@ def check_own(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
-    """Write a file completely or leave it as it was; raises SimcollError if it cannot be written (see `unwritable`).
+    """Write a file completely, or leave the old one unchanged; raises SimcollError if that fails (see `unwritable`).
 
     A link, a pipe or a device (`/dev/null`) is written to, not replaced by a file.
     """

@@ -11,7 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from simcoll.config.arrays import Array, Numbers
-from simcoll.engine import bounds
+from simcoll.engine import lower_bounds
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import Joined, composed_ps
 from simcoll.engine.joined_program import Operation, join
@@ -111,7 +111,7 @@ def _may_be_long(whole: StreamedProgram, point: Scenario) -> bool:
 def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof: str) -> None:
     """Raise ScheduleError (unproved schedule) or BoundError for a time that is shorter than any schedule can take."""
     source, asked = whole.stream, (whole.nbytes, whole.itemsize, whole.weights)
-    bound = bounds.beaten(took_ps, source, network, whole.devices, *asked)
+    bound = lower_bounds.beaten(took_ps, source, network, whole.devices, *asked)
     if bound is not None:
         took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
         if proof == "off":
@@ -126,7 +126,7 @@ def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None
     network = served_by(rated, beyond_rated(scenario, rated, call.costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
-    return bounds.lower_bound_ps(whole.stream, network, whole.devices, *asked, reducing)
+    return lower_bounds.lower_bound_ps(whole.stream, network, whole.devices, *asked, reducing)
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:
@@ -343,8 +343,8 @@ def _step_totals(
     plan: WorkloadPlan,
     network: Topology,
 ) -> Totals:
-    """Return the totals over all channels; a call's program may have simulated only one of them. Where channels share a
-    link, a byte uses as much of the link as it does when the call runs alone."""
+    """Return the totals over all channels, although the program of a call may have only one. On a link that channels
+    share, a byte uses as much of the link as it does when the call runs alone."""
     number = dict(zip(links.names, range(len(links.names)), strict=True))
     served: dict[bytes, Array] = {}
     for call in planned.values():
@@ -377,8 +377,8 @@ def _planned(
     call: CollectiveCall,
     ranks: tuple[int, ...],
 ) -> PlannedCall:
-    """Return a call of some ranks, bound as if it ran alone; `join` later lets it share links with other calls. Raises
-    RefusedError if the algorithm cannot serve the call, InputError for wrong input."""
+    """Return a call of some ranks with the program that it has if it runs alone; `join` later lets it share links with
+    other calls. Raises RefusedError if the algorithm cannot serve the call, InputError for wrong input."""
     try:
         return _bound(alone(scenario, places, call, ranks), rated, costs)
     except TopologyError:

@@ -74,7 +74,7 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
 
 
 def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> tuple[StreamedProgram, str]:
-    """Return the point's schedule with sizes and network, not yet bound to routes, and how the schedule was proved."""
+    """Return the point's schedule with sizes and network (routes are found later), and how the schedule was proved."""
     proved = source_of(point, network, places)
     source, params = proved.source, point.params()
     agents = agents_of(point, network, places)[: source.agents] if source.agents else ()
@@ -245,7 +245,7 @@ def _fitting(known: Sequence[Sequence[Order]], n: int) -> Sequence[Order]:
 
 
 def _within(topology: Topology, places: Sequence[str], rings: Sequence[Order], grouped: bool) -> Sequence[Order]:
-    """Return paths through a node's ranks that begin equally often at each rank; those of rings also end so."""
+    """Return paths through a node's ranks; equally many begin at each rank, and for rings as many end at each rank."""
     if rings and grouped:
         both = [*rings[::2], *rings[1::2]]  # one direction, then the other: rings that occur twice are no such pair
         return [_begun(both[rank % len(both)], rank) for rank in range(len(places))]

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.prediction.result_rows import ResultRow, swept
 from simcoll.scenario.profile import described_transport, load_profile
 from simcoll.topology.machine_files import shipped_systems
@@ -263,8 +263,8 @@ def _winners(rows: Sequence[ResultRow], name: Name) -> str:
 
 
 def _most_wins(places: Mapping[Any, Sequence[ResultRow]], name: Name) -> str:
-    """Return the algorithm that is fastest at most points, and those that are fastest at others. Empty if all rows have
-    one name. E.g.: `tree is fastest at 2 of 3 questions, ring at 1 (4 nodes)`."""
+    """Return how often each algorithm is fastest, e.g. `tree is fastest at 2 of 3 questions, ring at 1 (4 nodes)`.
+    Empty if all rows have one name."""
     every = [of for rows in places.values() for of in grouped(rows, lambda row: row.size_bytes).values()]
     questions = [alike for alike in every if len(set(map(name, alike))) > 1]
     if not questions:

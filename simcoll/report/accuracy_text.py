@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from simcoll import __version__
 from simcoll.config import text_table
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.report.result_tables import few
 from simcoll.report.verdicts import explanation, of_calibration, of_comparison, of_diagnosis, only_faster
 from simcoll.units import format_size

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from simcoll import units
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import InputError, nearest
 from simcoll.prediction.result_rows import COLUMNS, UNITS, dotted, swept
 from simcoll.scenario.profile import titled
@@ -277,7 +277,7 @@ def said(column: str, row: PlotRow, name: str = "") -> str:
 
 
 def label_of(row: PlotRow, columns: Sequence[str]) -> str:
-    """Return the values of `columns` in words, as a line's name; keys that end alike have their whole names."""
+    """Return the values of `columns` in words, as a line's name; keys with equal last parts keep their whole names."""
     ends = [word(column) for column in columns]
     there = [column for column in columns if row.get(column) is not None]
     told = [column for column in there if column not in COMPETING or row[column] not in ("", "none")]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcoll.config import text_table
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.text_table import remarks_wrapped, wrapped
 from simcoll.errors import RefusedError, SimcollError
 from simcoll.prediction.result_rows import ResultRow, write_atomically

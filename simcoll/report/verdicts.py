@@ -57,7 +57,7 @@ def _most(document: JsonAnswer, count: int) -> str:
 
 
 def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
-    """Return in a sentence the first question's choices at its smallest and largest sizes, and the number of others."""
+    """Return in a sentence the first question's choices at its smallest and largest size, and the number of more."""
     first = documents[0]
     choices = first["ranges"]
     text = choices[0]["choice"]
@@ -195,7 +195,7 @@ def of_tuner(documents: Sequence[JsonAnswer]) -> str:
 
 
 def _choices(document: JsonAnswer) -> tuple[str, str]:
-    """Return a name and NCCL's choices by size: of `all_reduce`, or else of the first collective."""
+    """Return a collective (`all_reduce`, or else the first one), and what NCCL chooses for it by size."""
     chosen = [each for each in document["choice"] if each["collective"] == "all_reduce"] or document["choice"]
     ranges = [(name, list(group)) for name, group in groupby(chosen, lambda c: f"{c['algorithm']} {c['protocol']}")]
     parts = [f"{name} to {short_size(group[-1]['size_bytes'])}" for name, group in ranges[:-1][:_SHOWN]]

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBo
 from simcoll import units
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.field_types import Count, OneOf, text
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.machine_limits import check_memory
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.errors import Diagnostic, InputError, Place, TopologyError, did_you_mean

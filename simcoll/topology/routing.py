@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.arrays import Numbers, Sets
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 
 RoutingPolicy = Literal["shortest", "ecmp", "rails", "own-nics"]
 Route = tuple[int, ...]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from simcoll.accuracy.fit import parameters
 from simcoll.accuracy.fit.calibrate import Calibrated, calibrate
-from simcoll.accuracy.fit.fit_rows import RetimedPoint
+from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
 from simcoll.config import input_files, yaml_tree
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError

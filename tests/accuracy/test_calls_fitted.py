@@ -16,8 +16,8 @@ from made_tables import made, write
 from nccl_law import BLOCK, EVERYWHERE, KEPT, LAW, asked, call, changed, rated, text, under
 
 from simcoll.accuracy.fit.calibrate import calibrate
-from simcoll.accuracy.fit.fit_rows import RetimedPoint
 from simcoll.accuracy.fit.parameters import BESIDE, BLOCKS, OF_CALLS, OF_TRANSPORT, cost, with_costs
+from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
 from simcoll.accuracy.measured_points import suspicious
 from simcoll.accuracy.studies import baselines
 from simcoll.engine.timing_model import Params

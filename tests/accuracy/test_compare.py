@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcoll.accuracy import table_join
-from simcoll.accuracy.fit.fit_rows import read as fit_rows
+from simcoll.accuracy.fit.rows_to_fit import read as rows_to_fit
 from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
 from simcoll.accuracy.table_join import JoinedPoint, select
 from simcoll.errors import InputError
@@ -154,7 +154,7 @@ def test_what_no_row_says_is_told(tmp_path: Path):
             found = simcoll(*words, "--on", "hgx-h100", "--where", where, "--json").json["warnings"]
             expected = f"2 of 2 rows do not say {where.partition('=')[0]}: {meant}"
             assert found == ([expected] if meant else [])
-    _, _, notes = fit_rows([tmp_path / "m.csv"], {"library_version": "2.21"})
+    _, _, notes = rows_to_fit([tmp_path / "m.csv"], {"library_version": "2.21"})
     assert notes == ["2 of 2 rows do not say library_version: taken to be 2.21"]
 
 

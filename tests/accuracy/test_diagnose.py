@@ -17,7 +17,7 @@ import yaml
 from command import simcoll
 
 from simcoll.accuracy.diagnosis import hypotheses
-from simcoll.accuracy.fit.fit_rows import RetimedPoint
+from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.report.accuracy_text import diagnosis_text
 from simcoll.scenario.profile import CostSetting, find_profile, load_network, load_profile

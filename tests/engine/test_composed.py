@@ -128,7 +128,7 @@ def test_calls_that_follow_each_other_need_not_be_run(name: str, launched: bool)
     for size in (8_000, 4_000, 16_000):
         options = (plan, topology, where, params, size * n)
         made.append(CallProgram(functools.partial(bind, *options), in_loops=functools.partial(looped, *options)))
-    longest = made[0].longest_ps
+    longest = made[0].upper_bound_ps
     assert longest
     for eighths in range(2, 40, 3):
         asked = eighths % 5 * 2 + 1  # the number of an operation, which may be a call
@@ -162,11 +162,11 @@ def test_of_two_calls_behind_the_same_one_each_waits_for_the_other(eighths: int)
     params = Params(sharing="fifo", chunk=700, channels=plan.n_steps, channels_by="step", slots=8)
     where = (*topology.ranks, *devices(topology, plan)[n:])
     call = CallProgram(functools.partial(bind, plan, topology, where, params, 8_000 * n))
-    assert call.longest_ps and call.turns
+    assert call.upper_bound_ps and call.turns
     operations = [Operation(ranks, None, 1), Operation(ranks, None, 0, (0,))]
-    operations += [Operation(ranks, None, call.longest_ps // 2 + 1_000 * ranks, (0,))]
+    operations += [Operation(ranks, None, call.upper_bound_ps // 2 + 1_000 * ranks, (0,))]
     operations += [Operation(ranks, None, 0, (1, 2)), Operation(ranks, None, 0, (1, 2))]
-    operations += [Operation(ranks, None, eighths * call.longest_ps // 8, (2,))]
+    operations += [Operation(ranks, None, eighths * call.upper_bound_ps // 8, (2,))]
     calls = [None, call, None, call, call, None]
     found, expected = both(operations, calls, n, topology, {call})
     assert found in (None, expected.makespan_ps)
@@ -203,9 +203,9 @@ def check_chain(seed: int) -> bool:
     over = came = 1
     ends = np.cumsum([len(call.program) for call in calls])
     for call, end, took in zip(calls, ends, [0, *late], strict=True):
-        assert call.longest_ps
+        assert call.upper_bound_ps
         came += int(np.max(took))
-        over = max(over, came) + call.longest_ps
+        over = max(over, came) + call.upper_bound_ps
         assert timeline.end[end - len(call.program) : end].max() <= over, seed
     return found is not None
 
@@ -234,7 +234,7 @@ def check_late(seed: int) -> bool:
     for size in rng.sample([700, 2_100, 5_600], 2):
         options = (plan, topology, where, params, size * n)
         made.append(CallProgram(functools.partial(bind, *options), in_loops=functools.partial(looped, *options)))
-    longest = made[0].longest_ps
+    longest = made[0].upper_bound_ps
     if not longest or not all(call.turns for call in made):
         return False
     spread, launched = rng.choice([0.05, 0.3, 1, 4]), rng.random() < 0.5
@@ -281,8 +281,8 @@ def test_a_call_behind_two_that_are_not_known_waits_for_both() -> None:
         CallProgram(functools.partial(bind, each, topology, tuple(f"h{rank}" for rank in of), params, nbytes))
         for each, of, nbytes in ((tree, ranks, slow // 1_000), (two, pair, 15 * slow // 2_000))
     )
-    assert call.turns and call.longest_ps and other.longest_ps
-    assert slow < other.longest_ps < slow + call.longest_ps
+    assert call.turns and call.upper_bound_ps and other.upper_bound_ps
+    assert slow < other.upper_bound_ps < slow + call.upper_bound_ps
     operations = [Operation(ranks, None, np.array([1, slow, 1])), Operation(ranks, None, 0, (0,))]
     operations += [Operation(pair, None, 1), Operation(pair, None, 0, (2,))]
     operations += [Operation(ranks, None, 0, (1, 3)), Operation(ranks, None, slow, (4,))]
@@ -300,10 +300,10 @@ def test_calls_that_overlap_are_seen_whichever_were_run_before(eighths: int) -> 
         schedule("all_gather", "ring", n), topology, topology.ranks, Params(sharing="fifo", channels=1), 10**6
     )
     call, ranks, some = CallProgram(lambda: program), np.arange(n), np.arange(1)
-    assert call.longest_ps
+    assert call.upper_bound_ps
     alone = call.alone(np.zeros(n, np.int64), np.zeros(len(topology.links), np.int64))
     assert alone
-    begin, then = 10**6, 10**6 + 2 * call.longest_ps
+    begin, then = 10**6, 10**6 + 2 * call.upper_bound_ps
     two = [Operation(ranks, None, begin), Operation(ranks, program, 0, (0,))]
     two += [Operation(ranks, None, begin + eighths * alone.over // 8), Operation(ranks, program, 0, (2,))]
     three = [*two[:2], Operation(ranks, None, then), Operation(ranks, program, 0, (2,)), Operation(some, None, 1, (3,))]

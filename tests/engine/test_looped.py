@@ -15,12 +15,12 @@ from oracle_programs import program_of
 from simcoll.config.arrays import Array
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
-from simcoll.engine.longest import longest_ps
 from simcoll.engine.looped import LoopedProgram, looped
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import Params
+from simcoll.engine.upper_bound import upper_bound_ps
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link, Topology
 
@@ -98,7 +98,7 @@ def check(seed: int) -> bool:
     expected = same(own, whole, came, busy, seed)
     begun, largest = max(int(came.max()), int(busy.max())), int(whole.sizes.max())
     for each in ((own.one, own.loops, own.piece, own.slots), (whole, 1, largest, params.slots)):
-        most = longest_ps(*each, compiled=False)
+        most = upper_bound_ps(*each, compiled=False)
         if most is not None:
             assert expected is not None, seed
             assert expected.over - begun <= most <= 100 * expected.over, seed

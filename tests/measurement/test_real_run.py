@@ -507,7 +507,7 @@ def test_members_must_fit(monkeypatch: pytest.MonkeyPatch):
             patch.setenv(name, value)
         assert real_run.is_member()
         assert real_run.membership() == (0, 3, 2)
-    with pytest.raises(InputError, match=r"there are 2 ranks; start 3 of them, or give --ranks 2"):
+    with pytest.raises(InputError, match=r"needs 3 ranks, and 2 have started; start 3 ranks, or give --ranks 2"):
         real_run.join(points(collective="all_reduce", algorithm="ring", ranks=3))
     from simcoll.measurement.torch_backend.session import gpus
 

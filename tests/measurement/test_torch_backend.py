@@ -32,8 +32,8 @@ from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, StuckError
+from simcoll.measurement.program_of_rank import part_of
 from simcoll.measurement.rank_process import complaint, sample
-from simcoll.measurement.rank_program import part_of
 from simcoll.measurement.rank_tasks import RankTask
 from simcoll.measurement.torch_backend.support import refusal
 from simcoll.schedule.collectives import COLLECTIVES, OPERATORS

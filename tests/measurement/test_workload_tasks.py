@@ -14,7 +14,7 @@ from workloads import points
 from simcoll.accuracy.compare import compared
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import read_measured
-from simcoll.measurement import real_run, run_cases
+from simcoll.measurement import cases_of_points, real_run
 from simcoll.measurement.rank_tasks import Job, Report, TaskResult
 from simcoll.prediction.sweep import run_point
 from simcoll.scenario.scenario_files import Point, load
@@ -103,7 +103,7 @@ def test_a_prediction_computes_what_was_measured(tmp_path: Path) -> None:
 def test_what_is_not_run_says_so(workload: dict[str, Any], more: dict[str, Any], said: str) -> None:
     """What torch does not do, or is not built here, is refused before a rank starts, with what can be done instead."""
     with pytest.raises(RefusedError, match=said):
-        run_cases.cases(asked(workload, **more), "gloo")
+        cases_of_points.cases(asked(workload, **more), "gloo")
 
 
 EACH = {  # a small one of every template

@@ -108,7 +108,7 @@ def test_releases_choose_otherwise() -> None:
     [
         ({"subgroups": [[0, 1], [2, 3]]}, "one group with equal blocks"),
         ({"collective": "all_gather", "weights": [1, 2, 1, 1, 1, 1, 1, 1]}, "one group with equal blocks"),
-        ({"nodes": 2, "ranks": 12}, "12 ranks are not equally many on each node"),
+        ({"nodes": 2, "ranks": 12}, "nodes have different numbers of the 12 ranks"),
         ({"collective": "barrier", "executor": "nccl"}, "NCCL kernel costs exist for no barrier"),
         ({"collective": "barrier", "algorithm": "tree", "executor": "nccl"}, "NCCL kernel costs exist for no barrier"),
         ({"algorithm": "naive", "executor": "nccl"}, "NCCL has no naive for all_reduce; it has ring, tree, nvls,"),

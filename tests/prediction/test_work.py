@@ -136,25 +136,6 @@ def test_more_ranks_than_places_are_refused_where_they_stand(door: str, tmp_path
     assert ":1:12: ranks: 9 ranks do not fit 8 places of hgx-h100; write at most 8 ranks" in told
 
 
-def test_recommend_ends_when_its_runs_take_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was reckoned with, and with no answer from some of the choices; all recommendations share the time."""
-    few = [{**RING, "topology": {**STAR, "hosts": hosts}, "size": "1 MB"} for hosts in (2, 3)]
-    points = [Point(Scenario.model_validate(keys)) for keys in few]
-    monkeypatch.setenv("SIMCOLL_LONGEST", "200 us")  # for 20 ranks of runs, as is reckoned; a run takes about as long
-    first, second = recommendations(points, ["naive"])
-    told = []
-    for advice in (first, second):
-        with pytest.raises(
-            InputError, match=r"the limit is 200 us.*--among, e\.g\. naive, .*SIMCOLL_LONGEST"
-        ) as refused:
-            advice.simulate(1, lambda: None)
-        told.append(str(refused.value).split())
-    runs, of = int(told[0][1]), int(told[0][3])
-    assert 0 < runs < of
-    assert (int(told[1][1]), int(told[1][3])) == (runs, runs + of)
-    assert not first.timed and not second.timed
-
-
 @pytest.mark.parametrize("value", ["long", "3", "3 parsec", "0", "-1 h", "1e99 h"])
 def test_a_longest_time_that_is_none_is_one_clear_error(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the variable, however little work there is."""

@@ -160,7 +160,7 @@ def test_sums_are_the_same_on_every_python(monkeypatch: pytest.MonkeyPatch, tmp_
     def written() -> list[str]:
         varied = simcoll("run", "stragglers", "--set", "replications=6", "--set", "topology.nodes=1", "--json")
         advised = simcoll("recommend", "quickstart", *fitted, "--json")
-        tuned = simcoll("tune", "hgx-h100", "--ranks", "4", "--profile", "nccl-hopper", "-o", tmp_path)
+        tuned = simcoll("tune", "hgx-h100", "--ranks", "4", "--profile", "nccl-hopper", "--json")
         assert (varied.status, advised.status, tuned.status) == (0, 0, 0)
         return [varied.out, advised.out, tuned.out]
 

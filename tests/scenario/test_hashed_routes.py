@@ -164,7 +164,7 @@ def test_routes_that_are_not_hashed_are_not_drawn() -> None:
     """On a torus routes are fixed; calls in buckets are predicted one by one."""
     torus = f"topology={{fabric: torus, dims: [2, 4], hosts: 8, link: {LINK}}}"
     for sets, words in (
-        ((torus,), "routing: shortest hashes no routes"),
+        ((torus,), "routing: shortest draws no routes"),
         ((TREE, "measure={buckets: 2}", "collective=all_reduce"), "leave out `ecmp` or `buckets`"),
     ):
         point = asked(

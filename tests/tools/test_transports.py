@@ -9,7 +9,7 @@ import pytest
 from clusters import transports
 from clusters.transports import COSTS, ClusterSamples, Known, Together, networks
 
-from simcoll.accuracy.fit import fit_rows
+from simcoll.accuracy.fit import rows_to_fit
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config import yaml_tree
 from simcoll.formats.measured import MeasuredRow
@@ -32,7 +32,7 @@ def _cluster(name: str, latency_us: float) -> ClusterSamples:
         for ranks in (2, 16)
         for size in (8, 1 << 12, 1 << 22, 1 << 28)
     ]
-    samples, _ = fit_rows.samples(rows, asking)
+    samples, _ = rows_to_fit.samples(rows, asking)
     cluster = ClusterSamples(name, name, samples, load_profile("nccl-hopper"))
     values = transports.recorded(LIKE).values.copy()
     values[COSTS.index("transport.latency")] = np.log(latency_us * 1e6)

@@ -16,8 +16,8 @@ from clusters.rows import ClusterRow, fitted, rows_of
 from clusters.verdicts import Cells
 from simcoll.accuracy import scores
 from simcoll.accuracy.studies import baselines
-from simcoll.config.groups import grouped
-from simcoll.measurement.run_cases import Tell
+from simcoll.config.grouping import grouped
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction.result_rows import write_atomically
 
 Key = Callable[[ClusterRow], Any]
@@ -284,7 +284,7 @@ def _rivals(rows: Sequence[ClusterRow]) -> Cells:
 
 
 def _nearest(rows: Sequence[ClusterRow], asked: ClusterRow) -> float | None:
-    """Return another cluster's time (us) for this call on as many nodes, at the nearest rank count, or None."""
+    """Return the time (us) of another cluster on as many nodes with the nearest rank count; None without one."""
     alike = [
         other
         for other in rows

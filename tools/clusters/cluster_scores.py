@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from clusters.rows import ClusterRow
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 
 NEAR, NEAR_LARGE, LARGE = 20.0, 10.0, 64 << 20
 ONE_NODE: Final = 3.5  # the goal for rings, trees and NVLS on one node: mean absolute error in percent

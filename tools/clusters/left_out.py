@@ -14,10 +14,10 @@ from typing import Final
 from clusters import transports
 from clusters.rows import ClusterRow, by_profile, fit_to
 from clusters.transports import ClusterSamples
-from simcoll.accuracy.fit import fit_rows
-from simcoll.config.groups import grouped
+from simcoll.accuracy.fit import rows_to_fit
+from simcoll.config.grouping import grouped
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction.confidence import ModelErrors
 from simcoll.scenario.profile import Profile, load_profile
 
@@ -28,7 +28,7 @@ def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
     """Return each cluster's rows on several nodes, ready to be timed under other costs of their network."""
     found = []
     for name, own in grouped([row for row in rows if row.nodes > 1], lambda row: row.cluster).items():
-        samples, _ = fit_rows.of_pairs([(row.row, row.point.scenario) for row in own])
+        samples, _ = rows_to_fit.of_pairs([(row.row, row.point.scenario) for row in own])
         found.append(ClusterSamples(name, own[0].place, samples, load_profile(own[0].point.scenario.profile)))
     return found
 
@@ -58,7 +58,7 @@ def with_left_out(rows: Sequence[ClusterRow], tell: Tell) -> tuple[list[ClusterR
 
 
 def _kin(clusters: Sequence[ClusterSamples], start: Mapping[str, Profile]) -> dict[str, str]:
-    """Return the network that predicts each cluster left out: its own if others have it, or else its family."""
+    """Return, by cluster, the network that predicts it when left out: its own if others have it, or its family."""
     names = [each.transport for each in clusters]
     families = {name: profile.family or name for name, profile in start.items()}
     return {

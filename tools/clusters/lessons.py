@@ -80,8 +80,8 @@ def teacher(setting: Setting, cluster: str, known: Mapping[str, Mapping[str, flo
 
 
 def _spread(clusters: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation of normal errors of which the share HELD is as small as that share of the given
-    absolute errors. Each cluster has equal weight."""
+    """Return the standard deviation of the normal distribution in which the share HELD of errors is as small as in the
+    given absolute errors. Each cluster has equal weight."""
     errors = np.concatenate(clusters)
     shares = np.repeat([1 / len(each) / len(clusters) for each in clusters], [len(each) for each in clusters])
     order = np.argsort(errors)

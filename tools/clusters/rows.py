@@ -22,16 +22,16 @@ from typing import Final
 import numpy as np
 
 from simcoll.accuracy import measured_points, scores
-from simcoll.accuracy.fit import calibrate, fit_rows
+from simcoll.accuracy.fit import calibrate, rows_to_fit
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import distinct
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_file
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction.confidence import Kind, ModelErrors, Setting
 from simcoll.prediction.placed_topology import network_of
 from simcoll.prediction.predict import busiest_link, lent, place, predict
@@ -305,7 +305,7 @@ def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | 
     """Fit a profile to the rows of one cluster flagged by `used`, beginning at the shipped profile. The other rows
     influence neither costs nor intervals, because they will be scored."""
     first = rows[0].point.scenario
-    data, notes = fit_rows.of_pairs(
+    data, notes = rows_to_fit.of_pairs(
         [(row.row, row.point.scenario) for row, is_used in zip(rows, used, strict=True) if is_used]
     )
     begin = Beginning(

@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from simcoll.accuracy.fit import least_squares, parameters, posterior_estimate, prior
-from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import OF_TRANSPORT
+from simcoll.accuracy.fit.rows_to_fit import Samples
 from simcoll.config.arrays import Array, Floats
 from simcoll.engine.timing_model import Params
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.nccl.between_nodes import OF_FAMILY
 from simcoll.prediction.confidence import NORMAL_90
 from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile, load_network, shipped_profiles

@@ -9,7 +9,7 @@ import numpy as np
 
 from clusters import cluster_scores, lessons
 from clusters.rows import ClusterRow
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 
 # The goals, in percent.
 SERIES: Final = {"zero-shot": 80.0, "left out": 80.0, "fitted": 90.0}

@@ -22,10 +22,10 @@ from simcoll.accuracy.measured_points import RowQuestions, suspicious, with_sche
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
-from simcoll.config.groups import alike
+from simcoll.config.grouping import alike
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, gpu_names, parse_measured, remarks, wrong_data
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction import sweep
 from simcoll.prediction.confidence import band, shows_usual
 from simcoll.prediction.lowered_call import executor

@@ -63,7 +63,7 @@ class Hypothesis:
 
     @property
     def penalty(self) -> float:
-        """The addend to the error: for each assumption, and for each halving of a rate, so that simple ones win."""
+        """The addend to the error, for each assumption and each halving of a rate: simple hypotheses shall win."""
         return PENALTY * self.assumes - HALVING * math.log2(self.share)
 
     @property

@@ -108,7 +108,7 @@ class Region:
 
     @property
     def beyond(self) -> bool:
-        """Whether the median of the region is beyond its band."""
+        """Whether the region's median of measured / expected is outside its band."""
         return not self.low <= self.ratio <= self.high
 
 
@@ -183,7 +183,7 @@ class MeasuredTable:
         return tuple(judged(group, self.measured / predicted, self.bands) for group in self.groups)
 
     def but_for_accidents(self, fit: Fit) -> Fit:
-        """Return the fit with `but_for_accident` applied to each of its regions."""
+        """Return the fit, with each of its regions judged as `but_for_accident` does."""
         of_point = {point: members for members in self.series for point in members}
         ratios = self.measured / fit.predicted
         regions = (but_for_accident(region, of_point[region.points[0]], ratios, self.bands) for region in fit.regions)
@@ -259,8 +259,8 @@ def launch_points(sizes: Sequence[int], bad: Sequence[bool], series: Sequence[Se
 def shifts(measured: Floats, small: Flags, series: Sequence[Sequence[int]], predicted: Floats) -> Floats:
     """Return the time in us (n,) that the way of measuring adds to the points of each series, as its small sizes show.
 
-    A difference above ALLOWED, or above half of the shortest time, counts as a fault, and 0 is returned for the series.
-    The same holds if the difference does not bring the whole series nearer: it is noise of a few small sizes.
+    It is 0 for a series if the difference is above ALLOWED or above half of the shortest time, which would be a fault.
+    It is also 0 if the difference does not bring the whole series nearer: then it is noise of a few small sizes.
     """
     added = np.zeros_like(predicted)
     for members in map(list, series):

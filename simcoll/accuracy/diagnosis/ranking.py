@@ -1,6 +1,5 @@
-"""Rank hypotheses by how well they explain measured times: simulate each, and compare it with all points and with the
-regions that are off.
-"""
+"""Rank hypotheses by how well they explain measured times. Each one is simulated, and compared with all points and with
+the regions that are off (slow or fast)."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ from simcoll.accuracy.diagnosis.judgement import (
     log_errors,
     shifts,
 )
-from simcoll.accuracy.fit.fit_rows import RetimedPoint
+from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
 from simcoll.config.arrays import Floats, distinct
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 
@@ -42,7 +41,7 @@ ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
 class HypothesisTimes:
-    """Computes the times of a table's points under hypotheses, in us; each point is bound once for each change."""
+    """Computes times (us) of a table's points under hypotheses; a point's program is made once per changed scenario."""
 
     def __init__(self, table: MeasuredTable):
         self._table = table
@@ -51,11 +50,11 @@ class HypothesisTimes:
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
 
     def kinds(self, points: Iterable[int]) -> list[str]:
-        """Return the kinds of links that the points numbered `points` use."""
+        """Return the kinds of links that the points with these numbers use."""
         return list(dict.fromkeys(kind for point in points for kind in self._bound(HEALTHY, point).kinds))
 
     def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Floats | None:
-        """Return the times of all points, or of those numbered `points`; None if one of them cannot be simulated."""
+        """Return the times in us of all points, or of those numbered `points`; None if simulating one is impossible."""
         numbers = range(len(self._table.scenarios)) if points is None else points
         if hypothesis.scenario is HEALTHY.scenario and hypothesis.setting is HEALTHY.setting:
             return self._table.predicted[list(numbers)]
@@ -82,16 +81,16 @@ class HypothesisTimes:
 
 
 def healthy(table: MeasuredTable) -> Fit:
-    """Return the fit of the healthy machine."""
+    """Return how well the healthy machine explains the table."""
     added = shifts(table.measured, table.small, table.series, table.predicted)
     return applied(HEALTHY, table.predicted + added, float(np.median(added)), table)
 
 
 def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> list[Fit]:
-    """Return the fits of the best variant of each family, ranked, with the healthy machine's `base` among them. `tell`
-    gets a line for each family.
+    """Return the fit (how well it explains the table) of each family's best variant, the best first; `base` is that of
+    the healthy machine. `tell` gets a line for each family.
 
-    If no region is off, `base` is alone, unless a setting or a missing part by itself explains the times. Other
+    If no region is off, only `base` is returned, unless a single setting or missing part explains the times. Other
     hypotheses do not count then: a free number would absorb errors of the model, and launches say nothing about the
     machine.
     """
@@ -108,10 +107,10 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
 
 
 def in_order(fits: Iterable[Fit], base: Fit) -> list[Fit]:
-    """Rank fits by score, those first that explain the regions that are off on the healthy machine `base`.
+    """Sort fits: first those that explain the regions that are off on the healthy machine `base`, each group by score.
 
-    Among explanations the score alone decides: the nearer one is better, even if its nearest variant leaves a region
-    just outside its band. Of equals the earlier one wins.
+    Among explanations only the score decides: the nearer one is better, even if its nearest variant leaves a region
+    just outside its band. Of equal ones the earlier comes first.
     """
 
     def order(fit: Fit) -> tuple[bool, float]:
@@ -127,7 +126,7 @@ def _best(
     base: Fit,
     tell: Tell,
 ) -> list[Fit]:
-    """Return the fit of the best variant of each family, in order of families; families that are no nearer drop out."""
+    """Return the fit of each family's best variant, in order of families; without families that are far off."""
     best: dict[str, Fit] = {}
     for number, variants in enumerate(families):
         tell(f"{number} of {len(families)} explanations tried; now: {variants[0].family}")
@@ -152,11 +151,13 @@ def _best(
 def _promising(
     variants: Sequence[Hypothesis], times: HypothesisTimes, table: MeasuredTable, base: Fit, rivals: Iterable[Fit]
 ) -> list[Hypothesis]:
-    """Return the variants to try on all points: the one nearest to PROBES points, and its neighbours if points need not
-    be bound anew. A slower variant takes longer, so the nearest one is at the change from too fast to too slow.
+    """Return the variants to try on all points: the one nearest to the measured times of PROBES selected points, and,
+    if that is cheap, its neighbours. Slower variants take longer, so the nearest is where variants turn from too fast
+    to too slow.
 
-    Empty unless it is NEARER there than the healthy machine, and not far behind its `rivals`. The probes are points of
-    regions that are off. If no region is off, they come from all points, and need only be as near as without it.
+    Empty unless this variant is NEARER to the probes than the healthy machine, and not far behind its `rivals`. The
+    probes are points of regions that are off. If no region is off, they are from all points, and the variant need only
+    be as near as the healthy machine.
     """
     off = np.array(
         sorted(point for number in base.off or range(len(base.regions)) for point in base.regions[number].points)
@@ -169,7 +170,7 @@ def _promising(
     order = sorted(probes.tolist(), key=lambda point: table.scenarios[point].nbytes)  # small calls run quicker
 
     def late(variant: Hypothesis) -> float:
-        """Return by how much the variant is too slow at the first, middle and last probe (median of logarithms)."""
+        """Return how much slower than measured a variant is at three probes: median of log(predicted / measured)."""
         three = probes[[0, len(probes) // 2, -1]]
         predicted = times.under(variant, three.tolist())
         if predicted is None:
@@ -177,7 +178,7 @@ def _promising(
         return float(np.median(np.log((predicted + added[three]) / table.measured[three])))
 
     def error(number: int) -> float:
-        """Return a variant's mean error at the probes; inf if it is above `most`, or a probe cannot be simulated."""
+        """Return a variant's mean error at the probes; inf if it is above `most`, or if a probe cannot be simulated."""
         total = 0.0
         for point in order:
             predicted = times.under(variants[number], [point])
@@ -198,18 +199,19 @@ def _promising(
 
 
 def same(first: Fit, second: Fit) -> bool:
-    """Return whether two hypotheses predict equal times for every point, so that no measurement can tell them apart."""
+    """Return whether two hypotheses predict equal times for all points, so that no measurement can tell them apart."""
     return bool(np.allclose(first.predicted, second.predicted, rtol=SAME))
 
 
 def explains_beside(first: Fit, fit: Fit, base: Fit) -> bool:
-    """Return whether a fit explains the table, and is not far behind the `first` of the ranking."""
+    """Return whether `fit` explains the table, and has not a much larger error than the `first` of the ranking."""
     return fit.explains(base) and fit.error <= max(BEHIND * first.error, PENALTY)
 
 
 def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
-    """Return the fits that explain the table as well as the first. Noise alone may have put them behind it, or they are
-    as near to the times and only assume more: the simpler one is likelier, but the rows do not show which holds."""
+    """Return the fits that explain the table as well as the first one. Either only noise may have put them behind it,
+    or they are as near to the times and assume more: the simpler one is likelier, but the rows do not show which is
+    true."""
     first = fits[0]
 
     def is_as_good(fit: Fit) -> bool:
@@ -220,8 +222,9 @@ def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
 
 
 def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
-    """Return whether accidents explain a table better than the `best` hypothesis. `sound` is the healthy fit but for
-    accidents; each accident makes two assumptions, the point and its time."""
+    """Return whether single odd points (accidents) on a healthy machine explain a table better than the hypothesis
+    `best`. `sound` is the healthy machine's fit without these points. Each accident costs two assumptions: the point
+    and its time."""
     accidents = [region.accident for region in sound.regions if region.accident is not None]
     score = sound.error - float(sound.errors[accidents].sum()) / len(sound.errors) + 2 * PENALTY * len(accidents)
     return not sound.off and (score < best.score or not best.explains(base))
@@ -234,9 +237,9 @@ def sure(fits: Sequence[Fit], base: Fit) -> str:
 
 
 def _under(hypothesis: Hypothesis, times: HypothesisTimes, table: MeasuredTable) -> Fit | None:
-    """Return the fit of a hypothesis, with the launch time estimated from the small sizes.
+    """Return how well a hypothesis explains the table, with the launch time estimated from the small sizes.
 
-    None if it cannot be simulated, or if it is about launches and these are as short as they should be.
+    None if it cannot be simulated, or if it says that launches take longer but the small sizes do not.
     """
     predicted = times.under(hypothesis)
     if predicted is None:

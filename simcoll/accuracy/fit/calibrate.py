@@ -1,7 +1,7 @@
 """Fit the parameters of the model to measured tables and write them as a profile: the work behind `simcoll calibrate`.
 
-Some rows are fitted, the others are scored. A parameter that the rows do not determine keeps its value and is reported,
-or refused if the user asked for it. The profile records how it was fitted, and its errors on rows held out.
+Some rows are fitted, the others are only scored. A parameter that the rows do not determine keeps its value and is
+reported, or refused if the user asked for it. The profile records its fit, and its errors on rows held out.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from numpy.typing import NDArray
 import simcoll
 from simcoll.accuracy import measured_points, scores, table_join
 from simcoll.accuracy.fit import (
-    fit_rows,
     parameters,
     posterior_estimate,
     prior,
+    rows_to_fit,
 )
 from simcoll.accuracy.fit.estimate import Estimate, errors_held_out, estimate, noise_of, own_errors
-from simcoll.accuracy.fit.fit_rows import Samples
+from simcoll.accuracy.fit.rows_to_fit import Samples
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.arrays import Floats
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.nccl.algorithm_names import SCHEDULES
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.prediction.confidence import fingerprint
@@ -69,7 +69,7 @@ UNLIKE: Final = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """The fitted profile as YAML text, and the document that `calibrate --json` prints."""
+    """The result of a fit: the profile as YAML text, and the document that `calibrate --json` prints."""
 
     text: str
     document: Document
@@ -98,9 +98,9 @@ def calibrate(
     asking = RowQuestions(topology, sets, fitting=True)
     ways = [text for text in sets if text.startswith("launch.")]
     kept = dict(map(yaml_tree.condition, where))
-    rows, sources, notes = fit_rows.read(files, kept)
-    data, more = fit_rows.samples(rows, asking)
-    chosen, split = fit_rows.split(data, _listed(fit))
+    rows, sources, notes = rows_to_fit.read(files, kept)
+    data, more = rows_to_fit.samples(rows, asking)
+    chosen, split = rows_to_fit.split(data, _listed(fit))
     (point,) = asking.points(dataclasses.replace(data.rows[0], others={}))
     about = [*where, *ways]
     generations = (asking.generation,) if asking.generation else ()
@@ -116,7 +116,7 @@ def calibrate(
 class Beginning:
     """The start of a fit: all of the profile except the fitted values, and the sources of its rows.
 
-    `scenario` names the profile. `network` has the costs of NICs that the profile does not give. `generations` are the
+    `scenario` names the profile. `network` has those costs of NICs that the profile lacks. `generations` are the
     generations of the measured GPUs.
     """
 
@@ -141,13 +141,13 @@ class Beginning:
 
     @property
     def file(self) -> Document:
-        """The profile's file as plain data."""
+        """The contents of the profile's file, as dicts, lists and texts."""
         plain: Document = yaml_tree.read(find_profile(self.scenario.profile)).plain()
         return plain
 
     @property
     def whole(self) -> Profile:
-        """The profile, with the network's costs of NICs if it models kernels."""
+        """The profile; if it models kernels, with the costs of NICs from `network`."""
         if self.network is None or self.network.transport is None or self.profile.kernels is None:
             return self.profile
         transport = self.profile.transport or self.network.transport
@@ -156,13 +156,13 @@ class Beginning:
 
     @property
     def known(self) -> dict[str, tuple[str, str]] | None:
-        """The 90 % intervals of parameters that were fitted before; None if the profile was never fitted."""
+        """The 90 % intervals, as texts, of parameters in earlier fits; None if the profile was never fitted."""
         if self.profile.calibration is None:
             return None
         return prior.intervals(self.network, self.profile)
 
     def about(self, seed: int) -> Document:
-        """Return the profile's record of how it was fitted."""
+        """Return the part of the fit's record that does not depend on its outcome: versions, files, seed."""
         return {
             "topology": self.topology,
             "date": time.strftime("%Y-%m-%d"),
@@ -185,7 +185,7 @@ def fitted(
     notes: Sequence[str] = (),
     tell: Tell = lambda line: None,
 ) -> Calibrated:
-    """Fit the rows flagged by `chosen` (rows,) and score the others. Raises like `calibrate`."""
+    """Fit the rows flagged by `chosen`, bool (rows,), and score the others. Raises the errors of `calibrate`."""
     odd = np.array(measured_points.suspicious(data.rows))
     used = chosen & ~odd if (chosen & ~odd).any() else chosen
     fitting = data.of(used)
@@ -215,7 +215,7 @@ def _written(
     about: Document,
     notes: Sequence[str],
 ) -> Calibrated:
-    """Return the profile's text and the document, with scores of the values as rounded in the text."""
+    """Return the profile's text and the document. Scores are those of the values as the text has them, i.e. rounded."""
     texts = {name: parameters.text(name, cost) for name, cost in estimated.costs.items()}
     alone = bool(texts) and set(texts) <= set(parameters.BESIDE)
     head = _beside(begin, texts) if alone else _head(data, chosen, begin, texts)
@@ -257,13 +257,13 @@ def _written(
 
 
 def _ends(name: str, estimated: Estimate) -> tuple[float, float]:
-    """Return the ends of an interval as costs, first the end that is printed as the lower number."""
+    """Return the ends of a parameter's interval as costs; first the end that is shown as the lower number."""
     low, high = estimated.low[name], estimated.high[name]
     return (high, low) if parameters.falls(name) else (low, high)
 
 
 def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dict[str, str]) -> Document:
-    """Return the profile's data without the record of the fit."""
+    """Return the keys of the profile's file, without the record of the fit."""
     harness, topology = data.rows[0].harness, begin.topology
     of_model = {name: text for name, text in texts.items() if name in parameters.OF_MODEL}
     model = {**params_as_written(begin.params), **of_model}
@@ -295,8 +295,8 @@ def _head(data: Samples, chosen: NDArray[np.bool_], begin: Beginning, texts: dic
 def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
     """Return the profile's keys `host`, `graph` and `pull`.
 
-    A key with fitted values gets the record of the fit (`about`) if only costs of WAYS were fitted. If the profile has
-    no `graph`, the graph was fitted with the launch of other calls.
+    If only costs of WAYS (ways to launch) were fitted, the record of the fit, `about`, goes to the keys with fitted
+    values. If the profile has no `graph`, the graph's costs begin like those of other calls.
     """
     ways: Document = {way: dict(begin.file[way]) for way in WAYS if way in begin.file}
     if begin.profile.graph is None and set(texts) & set(parameters.OF_GRAPH):
@@ -309,7 +309,7 @@ def _of_launches(begin: Beginning, texts: Mapping[str, str], about: Document | N
 
 
 def _beside(begin: Beginning, texts: Mapping[str, str], about: Document | None = None) -> Document:
-    """Return the data of the profile's file, with the fitted costs of WAYS and their record `about`."""
+    """Return the contents of the profile's file; only the costs of WAYS (ways to launch) and their record change."""
     last = ("fitted", "calibration")
     first = {key: value for key, value in begin.file.items() if key not in (*last, *WAYS)}
     own = {"name": begin.name, **_of_launches(begin, texts, about)}
@@ -317,7 +317,7 @@ def _beside(begin: Beginning, texts: Mapping[str, str], about: Document | None =
 
 
 def _of_calls(profile: Profile, texts: Mapping[str, str]) -> Document:
-    """Return the keys `kernels` and `transport` with the fitted values, if the profile has such costs."""
+    """Return the keys `kernels` and `transport` with fitted values; empty if the profile has no such costs."""
     costs = Document()
 
     def written(name: str) -> str:
@@ -339,7 +339,7 @@ def _of_calls(profile: Profile, texts: Mapping[str, str]) -> Document:
 
 
 def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[Document]:
-    """Return the series of the rows, with the sizes that were fitted and the sizes that were only scored."""
+    """Return the record of the series of rows: which of their sizes were fitted, and which were only scored."""
     sizes: dict[tuple[object, ...], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     settings = {}
     for row, which, fitted in zip(data.rows, data.which.tolist(), chosen.tolist(), strict=True):
@@ -362,8 +362,8 @@ def _covers(data: Samples, chosen: NDArray[np.bool_], served: Profile) -> list[D
 
 
 def _former(profile: Profile, moved: Collection[str]) -> list[Document]:
-    """Return the series of the former fit that stay valid: all if no cost changed, those on one node if only network
-    costs changed, else none."""
+    """Return the series of an earlier fit that still hold: all if no cost changed, those on one node if only costs of
+    the network changed, else none."""
     if profile.calibration is None or not all(map(prior.of_network, moved)):
         return []
     series = [each for each in profile.calibration.covers if not moved or (each.nodes or 1) == 1]
@@ -371,8 +371,8 @@ def _former(profile: Profile, moved: Collection[str]) -> list[Document]:
 
 
 def _still_known(known: Mapping[str, tuple[str, str]], network: bool) -> dict[str, list[str]]:
-    """Return the former fits' intervals except for BESIDE; for parameters of the network only if `network`, that is, if
-    the profile has a transport."""
+    """Return the intervals of earlier fits, except for parameters in BESIDE. Those of network parameters are included
+    only if `network` is set, i.e. if the profile has a transport."""
     return {
         name: list(ends)
         for name, ends in known.items()
@@ -384,7 +384,7 @@ def _still_known(known: Mapping[str, tuple[str, str]], network: bool) -> dict[st
 
 
 def _beside_others(data: Samples, fitted: Floats, chosen: NDArray[np.bool_], begin: Beginning) -> list[Document]:
-    """Return errors on the rows held out, or on all if none is, of the answers without a fit and of the fit."""
+    """Return the errors of predictions without a fit and with the fit, on the rows held out (on all if none is)."""
     which = chosen if chosen.all() else ~chosen
     ways = {"plain model": np.array([by_plain_model(point.scenario) for point in data.points])[data.which]}
     if begin.profile.calibration is not None:
@@ -398,7 +398,7 @@ def _beside_others(data: Samples, fitted: Floats, chosen: NDArray[np.bool_], beg
 
 
 def by_plain_model(scenario: Scenario) -> float:
-    """Return the time of a call in ps by the plain model, without fitted values; NaN if it cannot predict the call."""
+    """Return a call's time in ps by the plain model without fitted values; NaN if it cannot predict the call."""
     schedule = SCHEDULES.get((scenario.algorithm, scenario.collective), scenario.algorithm)  # type: ignore[arg-type]  # any
     plain = {"profile": UNFITTED, "protocol": "none", "launch": Launch(), "algorithm": schedule}
     with contextlib.suppress(InputError, RefusedError):
@@ -407,10 +407,10 @@ def by_plain_model(scenario: Scenario) -> float:
 
 
 def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]) -> Document:
-    """Return errors on the rows flagged by `which`, and the ends `low` and `high` of the range that holds 90 % of
-    measured/predicted.
+    """Return the errors on the rows flagged by `which`, and the ends `low` and `high` of the range that holds 90 % of
+    measured / predicted.
 
-    The range always holds 1. It is widened from the 10th and 90th percentiles, so that a tenth of the rows on either
+    The range always contains 1. It is widened from the 10th and 90th percentiles, so that a tenth of the rows on either
     side may be outliers.
     """
     errors = scores.errors((predicted[which] / measured[which] - 1).tolist())
@@ -428,7 +428,7 @@ def scores_of(predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np
 
 
 def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], estimated: Estimate) -> Document:
-    """Return the sources of uncertainty: the rows' noise, the parameters, and the model's own error by kind of call."""
+    """Return the sources of uncertainty: the rows' noise, the parameters, the model's error by kind of call."""
     off = np.log(data.measured / predicted)
     noise, _ = noise_of(off, data.rows)
     fresh = errors_held_out(off, data.rows, chosen)
@@ -440,9 +440,9 @@ def _uncertainty(data: Samples, predicted: Floats, chosen: NDArray[np.bool_], es
 def of_regions(
     rows: Sequence[MeasuredRow], predicted: NDArray[Any], measured: NDArray[Any], which: NDArray[np.bool_]
 ) -> Document:
-    """Return `scores_of` each region with at least MANY of the rows flagged by `which`.
+    """Return the `scores_of` each region that has at least MANY of the rows flagged by `which`.
 
-    A row's predicted time decides its region.
+    A row belongs to a region by its predicted time.
     """
     keys = [(row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype) for row in rows]
     sizes = [row.size_bytes for row in rows]
@@ -468,8 +468,8 @@ def _points(data: Samples, predicted: NDArray[Any], chosen: NDArray[np.bool_]) -
 
 
 def check_believable(points: Sequence[Document], topology: str) -> None:
-    """Raise InputError if the fitted rows on one node, or those on several nodes, have a median that is off by a factor
-    of UNLIKE or more. They are judged apart, as costs of a network may hide a wrong unit between nodes."""
+    """Raise InputError if the median of measured / predicted is off by a factor of UNLIKE or more, on one node or on
+    several nodes. These are judged separately: between nodes the costs of a network could hide a wrong unit."""
     of_reach = grouped([point for point in points if point["fitted"]], lambda point: (point["nodes"] or 1) > 1)
     middle = max(map(_middle, of_reach.values()), key=abs)
     if abs(middle) < math.log(UNLIKE):

@@ -1,8 +1,8 @@
 """Estimate parameters from measured rows: choose those that the rows determine, fit them, and give their intervals.
 
-The model's own error on calls that were not fitted is learnt by leaving rows out. Each rank count, collective and node
-count is left out in turn, and predicted from the others along the line of the fit. The median error of each left-out
-group and zone of sizes counts, so that noise and outliers do not.
+The model's own error on calls that were not fitted is learnt by leaving rows out. In turn the rows of one rank count,
+collective or node count are left out, and predicted along the line of the fit to the others. For each left-out group
+and zone (range of sizes) the median error counts, so that noise and outliers do not.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy.fit import least_squares, parameters, prior
-from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
+from simcoll.accuracy.fit.rows_to_fit import Samples
 from simcoll.config.arrays import Floats, Numbers
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow
@@ -41,14 +41,14 @@ NO_SIGN: Final = "these rows show no sign of another value"
 
 
 class Shown(NamedTuple):
-    """Errors of the cross-validation: the median log error of each zone (rows of one series with similar sizes) of the
-    groups left out of the fit, and the number of these groups."""
+    """What a cross-validation showed: the median log error in each zone (rows of a series with similar sizes) of each
+    group left out of the fit, and the number of these groups."""
 
     errors: list[float]
     groups: int
 
     def and_of(self, other: Shown) -> Shown:
-        """Return the errors and groups of both."""
+        """Return both cross-validations' errors in one, and the sum of their groups."""
         return Shown(self.errors + other.errors, self.groups + other.groups)
 
 
@@ -56,8 +56,8 @@ class Shown(NamedTuple):
 class Estimate:
     """Fitted costs of parameters with the ends of their 90 % intervals; why others were `left` out; and remarks.
 
-    `scatter` is the standard deviation of the logarithms of times due to the parameters; `shown` are the errors of the
-    cross-validation.
+    `scatter` is the standard deviation of the logarithms of times due to the parameters. `shown` holds the errors of
+    the cross-validation.
     """
 
     costs: Mapping[str, float]
@@ -78,9 +78,9 @@ def estimate(samples: Samples, start: Profile, params: Params, free: Sequence[st
 
 
 def starting_costs(samples: Samples, start: Profile, params: Params, free: Sequence[str]) -> dict[str, float]:
-    """Return the parameters to fit, named by `free` or all that such rows can show, with their costs in the profile.
+    """Return the parameters to fit (named by `free`, or all that such rows can show) with their costs in the profile.
 
-    Parameters that are columns of the table are left out. Raises InputError if one of these was asked for, or if a
+    Parameters that are columns of the table are left out. Raises InputError if the user asked for one of these, or if a
     graph's launch would be fitted while the cost of its upload is unknown.
     """
     reduces = any(collective(row.collective).reduces for row in samples.rows)
@@ -108,9 +108,9 @@ def bounds_of(samples: Samples, names: Sequence[str]) -> Bounds:
 
 
 def check_limits(names: Sequence[str], values: Floats, bounds: Bounds, null: Mapping[str, float]) -> None:
-    """Raise InputError for values at a limit. `null` are the costs before the fit.
+    """Raise InputError if fitted values are at a limit. `null` are the costs before the fit.
 
-    Zero is a limit of costs that every call has and that were not zero before; other costs may be zero.
+    Zero is a limit for costs that every call has and that were not zero before; other costs may be zero.
     """
     wrong = []
     limits = zip(names, values.tolist(), bounds.lower.tolist(), bounds.upper.tolist(), strict=True)
@@ -128,7 +128,7 @@ def check_limits(names: Sequence[str], values: Floats, bounds: Bounds, null: Map
 
 
 def above_rates(names: Sequence[str], high: Floats, null: Mapping[str, float]) -> list[str]:
-    """Return remarks on links that surely carry more than their rates, and more than before. `high`: ends of costs."""
+    """Return remarks on links that surely carry more than rated, and more than before. `high`: upper ends of costs."""
     return [
         f"{name} is above 100 %: the topology understates its links, or another schedule ran"
         for name, end in zip(names, high.tolist(), strict=True)
@@ -137,7 +137,7 @@ def above_rates(names: Sequence[str], high: Floats, null: Mapping[str, float]) -
 
 
 class Fitting:
-    """State of a fit: the rows, the costs before it (`null`), the names to fit, and why other names were `left`."""
+    """State of a fit: the rows, the costs before it (`null`), the parameters to fit, and why others were `left` out."""
 
     def __init__(self, samples: Samples, start: Profile, params: Params, free: Sequence[str] = ()):
         self.samples, self.before = samples, CostSetting.of(start)
@@ -157,7 +157,7 @@ class Fitting:
 
 
 class _Estimating(Fitting):
-    """A fit to the rows alone, without belief."""
+    """A fit from the rows alone, without prior knowledge of the values."""
 
     def __init__(self, samples: Samples, start: Profile, params: Params, free: Sequence[str], seed: int):
         super().__init__(samples, start, params, free)
@@ -179,10 +179,10 @@ class _Estimating(Fitting):
 
     @property
     def _start(self) -> Floats:
-        """The start values (parameters,): the profile's, or a guess if the profile has none.
+        """The values (parameters,) at which the fit starts: the profile's, or a guess if the profile has none.
 
-        Guesses are a cap just at the slowest link, a gap of 0.2 times the shortest time, and a host launch that takes
-        all of some row's time.
+        A cap is guessed just at the slowest link, a gap as 0.2 times the shortest time, and a host launch such that it
+        takes all of some row's time.
         """
         slowest = min(point.speeds[0] for point in self.samples.points)
         begins = {"channel_bandwidth": PS_PER_S / slowest, "g": 0.2 * float(self.samples.measured.min())}
@@ -190,7 +190,7 @@ class _Estimating(Fitting):
         return np.array([self.null[name] or begins.get(name, 0.0) for name in self.names])
 
     def _first(self) -> Line:
-        """Return the line after one step of plain least squares, on the parameters that the rows determine at first."""
+        """Return the linearised model after a step of plain least squares, for parameters that rows determine."""
         line = least_squares.line(self.model, self._start, self.bounds)
         line = least_squares.felt(self.model, line, self.bounds) if self.asked else self._drop_undetermined(line)
         seen = np.abs(line.relative(self.bounds)).max(axis=0) >= least_squares.EFFECT
@@ -207,7 +207,7 @@ class _Estimating(Fitting):
         return least_squares.fit(self.model, self.samples.measured, start.values, self.bounds)
 
     def _second_look(self, line: Line) -> Line:
-        """Linearise again with all parameters: some had no effect at the start, but have one at the fitted values."""
+        """Linearise again with all parameters: some had no effect at the start, but have one at fitted values."""
         if self.asked:
             return line
         values = {**self.null, **dict(zip(self.names, line.values.tolist(), strict=True))}
@@ -217,14 +217,14 @@ class _Estimating(Fitting):
     # --- leaving out ---
 
     def _leave(self, line: Line, name: str, why: str) -> Line:
-        """Fix a parameter at its start value, and record why."""
+        """Remove a parameter from the fit: it keeps its start value, and the reason `why` is recorded."""
         line = line.without(self.names.index(name), self.null[name])
         self.names.remove(name)
         self.left[name] = why
         return line
 
     def _drop_undetermined(self, line: Line) -> Line:
-        """Leave out parameters that the rows do not determine. Raises InputError if they were asked for."""
+        """Remove parameters that the rows do not determine. Raises InputError if the user asked for one of them."""
         reasons = {}
         for parameter in least_squares.undetermined(line, self.bounds):
             if not parameter.alike and self._arrived(line, parameter.number):
@@ -242,16 +242,16 @@ class _Estimating(Fitting):
         return line
 
     def _arrived(self, line: Line, number: int) -> bool:
-        """Return whether a parameter has an effect at its start value; at the fitted one something else is slower."""
+        """Return whether a parameter has an effect at its start value; at the fitted one another part is slower."""
         back = line.values.copy()
         back[number] = self.null[self.names[number]]
         return bool((np.abs(self.model(back) / line.times - 1) > least_squares.EFFECT).any())
 
     def _drop_unneeded(self, line: Line) -> Line:
-        """Leave out parameters whose start values fit as well, unless the user asked for them.
+        """Remove parameters without which the fit is hardly worse, unless the user asked for them.
 
-        By the Bayesian information criterion a parameter has to gain the logarithm of the number of rows. An efficiency
-        always stays.
+        By the Bayesian information criterion, a parameter must lower the loss by the logarithm of the number of rows.
+        Efficiencies always stay.
         """
         width = least_squares.width(line, self.samples.measured)
         while not self.asked and len(self.names) > 1:
@@ -268,7 +268,7 @@ class _Estimating(Fitting):
         return line
 
     def _stuck(self, line: Line, number: int) -> bool:
-        """Return whether the fit has led a parameter to a value without effect."""
+        """Return whether the fit has moved a parameter to a value where it has no effect."""
         return not np.abs(line.relative(self.bounds)[:, number]).max() >= least_squares.EFFECT and self._arrived(
             line, number
         )
@@ -290,10 +290,10 @@ class _Estimating(Fitting):
         return Estimate(costs, lows, highs, dict(self.left), notes, scatter, shown)
 
     def _ends(self, line: Line, draws: Floats) -> tuple[Floats, Floats, float]:
-        """Return the low and high ends of the values' intervals, and the least spread of logarithms of times.
+        """Return the lower and upper ends of the values' intervals, and the least spread of the logarithms of times.
 
-        Draws of few rows differ little, and draws of rows without noise not at all. So noise sets a least width of each
-        interval: Student's quantile with (rows - parameters) degrees of freedom times the standard error.
+        Draws of few rows differ little, and draws of rows without noise not at all. So the noise sets a least width of
+        intervals: the standard error times Student's quantile with (rows - parameters) degrees of freedom.
         """
         bounds, rows = self.bounds, len(line.times)
         covariance = least_squares.least_covariance(line, self.samples.measured, bounds)
@@ -307,7 +307,7 @@ class _Estimating(Fitting):
         return np.where(free, bounds.lower, low), high, spread
 
     def _linked(self, draws: Floats) -> list[str]:
-        """Return remarks on pairs of parameters that the rows barely distinguish."""
+        """Return remarks on pairs of parameters whose effects the rows can hardly distinguish."""
         with np.errstate(invalid="ignore"):  # a parameter that does not move has no correlation
             together = np.corrcoef(draws, rowvar=False).reshape(len(self.names), len(self.names))
         return [
@@ -318,7 +318,7 @@ class _Estimating(Fitting):
         ]
 
     def _ineffective(self, line: Line) -> list[str]:
-        """Return remarks on values without effect."""
+        """Return remarks on parameters that have no effect at their values."""
         return [
             f"{name} has no effect beyond its present value: something else is slower"
             for j, name in enumerate(self.names)
@@ -332,10 +332,10 @@ class _Estimating(Fitting):
 def errors_left_out(
     line: Line, rows: Sequence[MeasuredRow], measured: Floats, bounds: Bounds, belief: Belief
 ) -> dict[Kind, Shown]:
-    """Return the errors of the cross-validation by kind of novelty (a new rank count, collective, node count or size):
-    each group of rows is predicted by a fit to the other rows.
+    """Return the errors of a cross-validation by what is new in the rows left out: rank count, collective, node count
+    or size. Each group of rows is predicted by a fit to the other rows.
 
-    Where the other rows determine nothing, the fit stays near the fit to all rows, as far as `belief` holds it.
+    If the other rows do not determine a value, it stays near the fit to all rows, as far as `belief` holds it.
     """
     odd = noise_of(np.log(measured / line.times), rows)[1]
     near, wide = belief._replace(values=line.values), least_squares.width(line, measured)
@@ -352,9 +352,9 @@ def errors_left_out(
 
 
 def errors_held_out(off: Floats, rows: Sequence[MeasuredRow], fitted: NDArray[np.bool_]) -> dict[Kind, Shown]:
-    """Return the errors on rows that were not fitted, by the one kind of novelty that they have, or "sizes" for none.
+    """Return the errors on rows that were not fitted, by the only thing new in a row ("sizes" if nothing else is new).
 
-    `off` (rows,) are the logarithms of measured / predicted. Rows with several novelties do not count.
+    `off` (rows,) are the logarithms of measured / predicted. Rows with several new things do not count.
     """
     seen = {
         kind: {getattr(row, key) for row, used in zip(rows, fitted, strict=True) if used} for kind, key in NEW.items()
@@ -370,8 +370,8 @@ def errors_held_out(off: Floats, rows: Sequence[MeasuredRow], fitted: NDArray[np
 
 
 def own_errors(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Kind, int]]:
-    """Return for each kind of novelty the spread of the model's error, and the number of groups it is estimated from; 0
-    if there are none."""
+    """Return the spread of the model's own error, and the number of groups behind it, by what is new in a row; both are
+    0 if there are no groups."""
     seen = {kind: each for kind, each in shown.items() if each.errors}
     spreads = {kind: float(np.sqrt(np.mean(np.square(each.errors)))) for kind, each in seen.items()}
     groups = {kind: each.groups for kind, each in seen.items()}
@@ -379,7 +379,7 @@ def own_errors(shown: Mapping[Kind, Shown]) -> tuple[dict[Kind, float], dict[Kin
 
 
 def noise_of(off: Floats, rows: Sequence[MeasuredRow]) -> tuple[Noise, NDArray[np.bool_]]:
-    """Return the noise of rows and flags of outliers (rows,); `off` (rows,) are logarithms of measured / predicted."""
+    """Return the rows' noise, and outliers as flags (rows,); `off` (rows,) are log(measured / predicted)."""
     return noise(off, [prior.series(row) for row in rows], [row.size_bytes for row in rows])
 
 
@@ -392,7 +392,7 @@ def _shown(off: Floats, rows: Sequence[MeasuredRow], groups: Sequence[Numbers], 
 
 
 def _groups(rows: Sequence[MeasuredRow], kind: Kind) -> list[Numbers]:
-    """Return the groups of row numbers that are left out together: by the column of `kind`; for sizes by series."""
+    """Return the groups of row numbers to leave out together: by the column `kind`, for sizes by series."""
 
     def label(number: int) -> object:
         return prior.series(rows[number]) if kind == "sizes" else getattr(rows[number], NEW[kind]) or 1

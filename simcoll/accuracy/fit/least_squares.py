@@ -1,11 +1,11 @@
 """Fit parameters to times: robust least squares on logarithmic residuals, with a check of what the rows determine.
 
-Times of a schedule are sums and maxima of costs: linear in the costs as long as nothing overtakes anything else. So the
-fit linearises the model, fits that line, moves there, and repeats until nothing moves. Each round runs the costly model
-once for each parameter; the bootstrap runs on the last line alone.
+Times of a schedule are sums and maxima of costs. They are linear in the costs as long as nothing overtakes anything
+else. So the fit linearises the model, fits that line, moves to the result, and repeats this until nothing moves. Each
+round runs the costly model once for each parameter; the bootstrap runs on the last line alone.
 
 With a `Belief` the fit maximises the posterior probability: the less the rows say about a value, the more it is drawn
-to the believed one.
+to the believed value.
 
 Everything here is numbers: `values` (parameters,) are costs, at least 0; times (rows,) are in any one unit.
 """
@@ -44,7 +44,7 @@ Draw = Callable[["np.random.Generator"], tuple[NDArray[np.int64], Floats]]
 
 
 class Bounds(NamedTuple):
-    """Limits of each value, and the size of a change that matters (`scale`); all of shape (parameters,)."""
+    """For each value its limits, and the size of a change that matters (`scale`); all of shape (parameters,)."""
 
     lower: Floats
     upper: Floats
@@ -53,19 +53,19 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A model linearised at `values`: `times` (rows,) there, and their derivatives `slopes` (rows, parameters)."""
+    """A model linearised at `values`: `times` (rows,) at these, and derivatives `slopes` (rows, parameters)."""
 
     values: Floats
     times: Floats
     slopes: Floats
 
     def at(self, values: Floats) -> Floats:
-        """Return times at other values, never below a millionth of the times here."""
+        """Return the times (rows,) at other values; none is below a millionth of the time at the line's own values."""
         moved: Floats = self.times + self.slopes @ (values - self.values)
         return np.maximum(moved, self.times * 1e-6)
 
     def of(self, rows: NDArray[Any]) -> Line:
-        """Return the line of the given rows."""
+        """Return the line for these rows only."""
         return Line(self.values, self.times[rows], self.slopes[rows])
 
     def without(self, j: int, value: float) -> Line:
@@ -74,17 +74,17 @@ class Line:
         return Line(np.delete(self.values, j), moved, np.delete(self.slopes, j, axis=1))
 
     def relative(self, bounds: Bounds) -> Floats:
-        """Return the effect of a change of each value by its scale, as a share of the time, (rows, parameters)."""
+        """Return the change of each time, as a share of it, if a value changes by its scale: (rows, parameters)."""
         shares: Floats = self.slopes * bounds.scale / self.times[:, None]
         return shares
 
 
 class Belief(NamedTuple):
-    """Prior knowledge of the values: each is normal around `values` with the standard deviation `widths`, both
-    (parameters,). A row counts as `share` of an independent row, as the model errs alike in similar rows.
+    """Prior knowledge of the values: each is normal around `values` with standard deviation `widths`, both
+    (parameters,). A row counts as `share` of an independent row, because the model errs alike in similar rows.
 
-    Values with `tails` (parameters,) may be far off, as on another kind of machine: the belief pulls far values no
-    more strongly than near ones.
+    Values flagged in `tails` (parameters,) may be far off, as on another kind of machine: the belief pulls far values
+    no more strongly than near ones.
     """
 
     values: Floats
@@ -98,13 +98,13 @@ class Belief(NamedTuple):
         return distances
 
     def loss(self, squares: Floats) -> Floats:
-        """Return the loss of the squares of `off` with its first and second derivative, (3, parameters)."""
+        """Return the loss for squares of `off`, and its first and second derivatives: (3, parameters)."""
         root = np.sqrt(1 + squares)
         of_normal = [squares, np.ones_like(squares), np.zeros_like(squares)]
         return np.where(self.tails, [2 * (root - 1), 1 / root, -0.5 / root**3], of_normal)
 
     def weights(self, values: Floats) -> Floats:
-        """Return the belief's weights (parameters,) at these values, relative to a normal distribution's."""
+        """Return how strongly the belief pulls at these values, (parameters,), relative to a normal distribution."""
         shares: Floats = self.loss(self.off(values) ** 2)[1]
         return shares
 
@@ -113,7 +113,7 @@ ModelFunction = Callable[[Floats], Floats]
 
 
 def line(model: ModelFunction, values: Floats, bounds: Bounds, steps: Floats | None = None) -> Line:
-    """Return the model's line at `values`, by differences over upward `steps` (parameters,); default: `near`."""
+    """Return the model linearised at `values`, by differences over upward `steps` (parameters,); default: `near`."""
     times = model(values)
     steps = near(values, bounds) if steps is None else steps
     slopes = [(model(values + step) - times) / step.max() for step in np.diag(steps)]
@@ -121,15 +121,14 @@ def line(model: ModelFunction, values: Floats, bounds: Bounds, steps: Floats | N
 
 
 def near(values: Floats, bounds: Bounds) -> Floats:
-    """Return steps (parameters,) that are small against the values, and large against a picosecond."""
+    """Return steps (parameters,) for differences, small against the values and large against a picosecond."""
     steps: Floats = 0.005 * np.maximum(values, bounds.scale)
     return steps
 
 
 def felt(model: ModelFunction, here: Line, bounds: Bounds) -> Line:
-    """Return the line; costs whose small changes have no effect, as a slower part hides them, get slopes over steps of
-    their own size.
-    """
+    """Return the line with new slopes for costs whose small changes have no effect because a slower part hides them:
+    slopes over steps as large as the costs themselves."""
     hidden = ~_effects(here, bounds)
     steps = np.where(hidden, np.maximum(here.values, bounds.scale), near(here.values, bounds))
     return line(model, here.values, bounds, steps) if hidden.any() else here
@@ -146,7 +145,7 @@ def fit(
 ) -> Line:
     """Fit the model; return its line at the best values. `start` (parameters,) should come from `begin` or the belief.
 
-    Slopes are over `steps` (parameters,) in the first round; each later round halves the steps.
+    In the first round slopes are taken over `steps` (parameters,); each later round halves the steps.
     """
     values, wide, before = start, 0.0, None
     for turn in range(rounds):
@@ -170,9 +169,9 @@ def fit(
 
 
 def in_effect(model: ModelFunction, here: Line, before: Line | None, bounds: Bounds) -> Line:
-    """Return the line with values moved halfway back as long as they have lost the effect that they had in `before`.
+    """Return the line with those values moved halfway back that lost the effect which they had in the line `before`.
 
-    The last step led them too far: something else is slower there, and no slope leads back.
+    The last step moved them too far: another part is slower there, and no slope leads back.
     """
     for _ in range(HALVINGS if before else 0):
         assert before is not None
@@ -184,13 +183,13 @@ def in_effect(model: ModelFunction, here: Line, before: Line | None, bounds: Bou
 
 
 def _effects(here: Line, bounds: Bounds) -> NDArray[np.bool_]:
-    """Return flags (parameters,) of those that change some time by at least EFFECT."""
+    """Return flags (parameters,): whether a change of the value by its scale changes some time by EFFECT or more."""
     flags: NDArray[np.bool_] = np.abs(here.relative(bounds)).max(axis=0, initial=0) >= EFFECT
     return flags
 
 
 def begin(here: Line, measured: Floats, bounds: Bounds) -> Floats:
-    """Return start values (parameters,): plain least squares on the relative residuals of a line."""
+    """Return start values (parameters,): plain least squares on the line's relative residuals."""
     base = here.times - here.slopes @ here.values
     weighted = here.slopes * bounds.scale / measured[:, None]
     limits = bounds.lower / bounds.scale, bounds.upper / bounds.scale
@@ -200,7 +199,7 @@ def begin(here: Line, measured: Floats, bounds: Bounds) -> Floats:
 
 
 def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Belief | None = None) -> Floats:
-    """Return values (parameters,) for which the line fits best; residuals far beyond `width` count less and less."""
+    """Return the values (parameters,) at which the line fits best; residuals far beyond `width` count less and less."""
     goal, scale = np.log(measured), bounds.scale
     lower, upper = bounds.lower / scale, bounds.upper / scale
     inside = np.clip(here.values / scale, lower + 1e-9, upper - 1e-9)
@@ -217,7 +216,7 @@ def refit(here: Line, measured: Floats, bounds: Bounds, width: float, belief: Be
         return of_rows if belief is None else np.concatenate([of_rows, np.diag(scale * unit)])
 
     def loss(squares: Floats) -> Floats:
-        """Return soft L1 for rows and the belief's loss, each with its first and second derivative."""
+        """Return the soft-L1 loss of the rows and the belief's loss, each with its first and second derivatives."""
         root = np.sqrt(1 + squares)
         parts = np.array([2 * (root - 1), 1 / root, -0.5 / root**3])
         if belief is not None:  # the loss is scaled by 1 / share, like the squares
@@ -262,7 +261,7 @@ def _cost(times: Floats, measured: Floats, width: float) -> float:
 
 
 def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int = 0) -> Floats:
-    """Return the values (DRAWS, parameters) refitted to random draws of rows; their scatter is due to chance."""
+    """Return the values refitted to random draws of rows, (DRAWS, parameters); their scatter is due to chance."""
     generator = np.random.default_rng(seed)
     drawn = [draw(generator) for _ in range(DRAWS)]
     rows, measured = np.stack([numbers for numbers, _ in drawn]), np.stack([times for _, times in drawn])
@@ -272,9 +271,9 @@ def bootstrap(here: Line, bounds: Bounds, width: float, draw: Draw, *, seed: int
 
 
 def _refitted(here: Line, rows: NDArray[np.int64], measured: Floats, bounds: Bounds, width: float) -> Floats:
-    """Return the results of `refit` for each draw, (draws, parameters), from row numbers and times (draws, rows).
+    """Return what `refit` gives for each draw, (draws, parameters), from row numbers and times, both (draws, rows).
 
-    All draws take steps of Levenberg and Marquardt together. Values at a limit do not go beyond it.
+    All draws take their Levenberg-Marquardt steps together. Values at a limit do not go beyond it.
     """
     goal, slopes, each = np.log(measured), here.slopes * bounds.scale, np.arange(len(here.values))
     lower, upper, begin = bounds.lower / bounds.scale, bounds.upper / bounds.scale, here.values / bounds.scale
@@ -315,7 +314,7 @@ def _refitted(here: Line, rows: NDArray[np.int64], measured: Floats, bounds: Bou
 
 def posterior(here: Line, measured: Floats, belief: Belief) -> Floats:
     """Return the covariance (parameters, parameters) of the values given the rows, for small errors around the line
-    (Laplace's approximation). Rows far off count less, as in the fit."""
+    (Laplace's approximation). Rows with large residuals count less, as in the fit."""
     slopes = here.slopes / here.times[:, None]
     weights = belief.share / np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2) / OWN_ERROR**2
     scaled = slopes * belief.widths  # in believed widths, so that the inverted matrix has numbers of similar size
@@ -325,11 +324,11 @@ def posterior(here: Line, measured: Floats, belief: Belief) -> Floats:
 
 
 def variances(here: Line, measured: Floats, belief: Belief, alike: Sequence[Hashable], asked: Floats) -> Floats:
-    """Return the variances (sums,) of sums of the values given the rows. `asked` (sums, terms, parameters) holds the
-    factors of each term; the variance of a sum is the sum of its terms' variances.
+    """Return the variances (sums,) of sums of the values, given the rows. `asked` (sums, terms, parameters) holds the
+    factors of each term; a sum's variance is the sum of its terms' variances.
 
-    Rows with equal labels in `alike` have correlated errors of unknown correlation, so together they count as one row,
-    with the weights that determine the sum best. So more rows never make a sum less sure. The weights are those of a
+    Rows with equal labels in `alike` have errors with an unknown correlation. Together they count as one row, with the
+    weights that determine the sum best, so that more rows never make a sum less sure. The weights are those of a
     c-optimal design, by the multiplicative algorithm (Silvey, Titterington and Torsney 1978).
     """
     far = np.sqrt(1 + (np.log(here.times / measured) / OWN_ERROR) ** 2)  # rows far off count less, as in the fit
@@ -348,21 +347,20 @@ def variances(here: Line, measured: Floats, belief: Belief, alike: Sequence[Hash
 
 
 def least_covariance(here: Line, measured: Floats, bounds: Bounds) -> Floats:
-    """Return the least covariance (parameters, parameters) of values fitted to rows of this spread: no unbiased fit
-    knows them better (Cramér and Rao). It is 0, that is, meaningless, for a value without effect on the rows.
-    """
+    """Return the least covariance (parameters, parameters) of values fitted to such rows: no unbiased fit knows them
+    better (Cramér and Rao). The entries of a value without effect on the rows are 0, which means nothing."""
     shares = here.relative(bounds)
     covariance: Floats = np.linalg.pinv(shares.T @ shares) * np.outer(bounds.scale, bounds.scale)
     return width(here, measured) ** 2 * covariance
 
 
 def width(here: Line, measured: Floats) -> float:
-    """Return the spread of the log residuals, at least LEAST_WIDTH; it includes the scatter of repeated runs."""
+    """Return the spread of the rows' log residuals, at least LEAST_WIDTH; it includes the scatter of repeated runs."""
     return max(LEAST_WIDTH, spread(np.log(here.times / measured)))
 
 
 def spread(residuals: Floats) -> float:
-    """Return the standard deviation of normal residuals that have the median absolute deviation of `residuals`."""
+    """Return the standard deviation of normal residuals with the same median absolute deviation."""
     return 1.4826 * float(np.median(np.abs(residuals - np.median(residuals))))  # 1/0.6745, the normal upper quartile
 
 
@@ -379,7 +377,7 @@ class Undetermined(NamedTuple):
 def undetermined(here: Line, bounds: Bounds) -> list[Undetermined]:
     """Return the parameters to leave out so that the rows determine the others; earlier ones have precedence.
 
-    A parameter is determined if its column of relative slopes is at an angle to the span of earlier columns.
+    A parameter is determined if its column of relative slopes has an angle to the span of earlier columns.
     """
     shares, taken, excluded = here.relative(bounds), list[int](), list[Undetermined]()
     for j in range(shares.shape[1]):
@@ -399,7 +397,7 @@ def undetermined(here: Line, bounds: Bounds) -> list[Undetermined]:
 
 
 def loss_without(here: Line, measured: Floats, bounds: Bounds, width: float, j: int, value: float) -> float:
-    """Return the increase in loss if parameter `j` is fixed at `value`; a chi-squared for normal residuals."""
+    """Return by how much the loss grows if parameter `j` is fixed at `value`; chi-squared for normal residuals."""
 
     def best(line: Line, limits: Bounds) -> float:
         return 2 * _cost(line.at(refit(line, measured, limits, width)), measured, width)

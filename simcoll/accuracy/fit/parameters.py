@@ -1,10 +1,10 @@
 """Name the parameters that a calibration may fit, with their costs, limits and units.
 
 A parameter is fitted as a *cost*, in which times are linear: a duration in ps (`launch`, `o_send`, `o_recv`, `g`), the
-time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, or a factor of latencies. Names
-with a dot belong to a kind of links (`efficiency.cable`), to a kind of block of NCCL's kernels (`LL.hop`), to a way of
-launching (`host.launch`, `graph.launch`), to messages between nodes (`transport.proxy`), or to kernels that read peers'
-memory (`pull.load`).
+time of a byte in ps/B (`gamma`, `channel_bandwidth`), the inverse of an efficiency, or a factor of latencies. A name
+with a dot tells what the parameter belongs to: a kind of links (`efficiency.cable`), a kind of block of NCCL's kernels
+(`LL.hop`), or a way of launching (`host.launch`, `graph.launch`). Others belong to messages between nodes
+(`transport.proxy`), or to kernels that read peers' memory (`pull.load`).
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def cost(name: str, profile: Profile, params: Params) -> float:
 
 
 def _owner(name: str, of: Profile | CostSetting) -> tuple[Any, str]:
-    """Return the part of a profile or setting that has a parameter, and the parameter's attribute there. A part that is
-    missing has its defaults."""
+    """Return the part of a profile that has a parameter, and the parameter's attribute there; a missing part is made
+    with its defaults."""
     key, _, kind = name.partition(".")
     if key in OF_LINKS:
         return of.links.get(kind, LinkScale()), key
@@ -113,7 +113,7 @@ def _owner(name: str, of: Profile | CostSetting) -> tuple[Any, str]:
 
 
 def _like_other_calls(launch: int) -> CudaGraphCosts:
-    """Return the costs of a CUDA graph that is launched like other calls."""
+    """Return costs of a CUDA graph whose launch takes as long as that of other calls (`launch`, ps)."""
     return CudaGraphCosts.model_construct(launch=launch)
 
 
@@ -128,7 +128,7 @@ def _value(name: str, cost: float) -> Any:
 
 
 def of_kernels(name: str) -> bool:
-    """Return whether a parameter belongs to NCCL's kernels."""
+    """Return whether a parameter is a cost of NCCL's kernels."""
     return name in OF_CALLS or name.partition(".")[0] in OF_BLOCKS
 
 
@@ -150,7 +150,7 @@ def _rate(cost: float) -> int:
 
 
 def candidates(kinds: Iterable[str], reduces: bool, kernels: bool = False) -> list[str]:
-    """Return the parameters to fit if the user names none; of two with the same effect the earlier one is fitted."""
+    """Return the parameters to fit if the user names none. If two have the same effect, the earlier one is fitted."""
     kinds = list(kinds)
     if kernels:
         through = "pcie" in kinds  # then some transfers may go through the host's memory
@@ -221,7 +221,7 @@ def text(name: str, cost: float) -> str:
 
 
 def cost_of(name: str, text: str) -> float:
-    """Return the cost that `text` wrote.
+    """Return the cost that a profile writes as `text`.
 
     >>> cost_of("o_send", "1.5 us"), cost_of("efficiency.cable", "80 %"), cost_of("LL.rate", "none")
     (1500000.0, 1.25, 0.0)
@@ -235,12 +235,12 @@ def cost_of(name: str, text: str) -> float:
 
 
 def always(name: str) -> bool:
-    """Return whether every call has this cost, so that a fit may not make it zero."""
+    """Return whether every call has this cost, so that a fit must not make it zero."""
     return name in _ALWAYS or name.endswith(".hop")
 
 
 def falls(name: str) -> bool:
-    """Return whether the shown number falls as the cost rises."""
+    """Return whether a profile's number falls as the cost rises, e.g. a bandwidth."""
     return family(name) in ("efficiency", "channel_bandwidth")
 
 

@@ -1,13 +1,13 @@
-"""Estimate parameters that were fitted before: the most probable values, given rows and the profile.
+"""Estimate parameters that were fitted before: the most probable values, given the rows and the profile.
 
-A parameter that the rows do not show keeps its value. The rows themselves decide how far the others may move: each rank
-count, collective, node count and part of the sizes is predicted from the other rows, and the fit leaves the profile
-only as far as this improves the predictions. Costs that explain some rows by spoiling others are not the machine's.
-Costs move in three parts: first of one process that launches for several GPUs, which depend on the host; then of the
-network, of which little is known before a fit; then of GPUs and links in a node, which differ little between machines.
+A parameter that the rows do not show keeps its value. The rows decide how far the others may move. Groups of rows (a
+rank count, a collective, a node count, some sizes) are predicted from the other rows, and the fit leaves the profile
+only as far as these predictions improve. A cost that fits some rows and spoils others is not the machine's. Costs move
+in three parts: first those of a process that launches for several GPUs, which depend on the host; then network costs,
+of which little is known before a fit; then those of GPUs and links in a node, which differ little between machines.
 
-A network may be of another kind than the profile's, and its costs far off. So slopes are taken over the believed width,
-as ports may hide a slower cable, and the belief gives way to rows that contradict it.
+The network may be of another kind than the profile's, with very different costs. So slopes are taken over the believed
+width, as ports may hide a slower cable, and the belief gives way to rows that contradict it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from simcoll.accuracy.fit.estimate import (
     check_limits,
     errors_left_out,
 )
-from simcoll.accuracy.fit.fit_rows import Samples
 from simcoll.accuracy.fit.least_squares import Belief, Line
 from simcoll.accuracy.fit.parameters import with_costs
 from simcoll.accuracy.fit.prior import Part
+from simcoll.accuracy.fit.rows_to_fit import Samples
 from simcoll.config.arrays import Floats
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow
-from simcoll.measurement.run_cases import Tell
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.prediction import confidence
 from simcoll.prediction.confidence import FAR, NORMAL_90
 from simcoll.scenario.profile import CABLE, Profile
@@ -86,7 +86,7 @@ def estimate(
 
 
 class _FromPrior(Fitting):
-    """A fit to `coarse` rows that begins at a fitted profile."""
+    """A fit to few rows (`coarse`) that begins at a profile which was fitted before."""
 
     def __init__(
         self,
@@ -132,9 +132,8 @@ class _FromPrior(Fitting):
         return self._at(self._line(values), belief, [])
 
     def _fitted(self, times: Floats, part: Part) -> float:
-        """Fit the current names and keep the others; return the used factor of the believed widths, 0 for no change.
-
-        `times` (rows,) are the times before this fit of one `part`, in ps."""
+        """Fit the costs of one `part` and keep the others. Return the factor of the believed widths that was used, 0 if
+        nothing changed. `times` (rows,) are the predicted times before, in ps."""
         measured, bounds, belief = self.samples.measured, self.bounds, self._belief
         of_cables = [name == f"efficiency.{CABLE}" for name in self.names]
         steps = np.where(of_cables, REACH_OF_CABLES, REACH) * belief.widths if part == "network" else None
@@ -152,7 +151,7 @@ class _FromPrior(Fitting):
     # --- the model ---
 
     def _line(self, values: Floats) -> Line:
-        """Return the line at `values`. Network costs change by their believed widths: other costs may hide them."""
+        """Return the line at `values`. Slopes for network costs span the believed widths: others may hide them."""
         near, far = least_squares.near(values, self.bounds), self._belief.widths
         return least_squares.line(
             self.model, values, self.bounds, np.where(list(map(prior.of_network, self.names)), far, near)
@@ -175,8 +174,8 @@ class _FromPrior(Fitting):
     # --- choice of parameters ---
 
     def _shared(self) -> dict[str, str]:
-        """Return the parameters to leave, with the reason, if all rows are point-to-point messages: links of a node
-        serve rings and trees, too, and the share that messages reach is another parameter (P2P.reach)."""
+        """Return parameters not to fit, with the reason, if all rows are point-to-point messages: links of a node serve
+        rings and trees too, and the share that messages reach is another parameter (P2P.reach)."""
         if any(row.collective not in confidence.PAIRS for row in self.samples.rows):
             return {}
         cables = f"efficiency.{CABLE}"
@@ -185,8 +184,8 @@ class _FromPrior(Fitting):
     def _seen(self, line: Line) -> Line:
         """Leave out parameters that change no row, and GPU parameters about which the rows say hardly anything.
 
-        All network costs stay, since rows may determine them only together: without one, the others would stand for it,
-        and be wrong on other numbers of nodes.
+        All network costs stay, since rows may determine them only together. Without one of them, the others would take
+        its place, and be wrong on other numbers of nodes.
         """
         shares = np.abs(line.relative(self.bounds)).max(axis=0)
         line = self._leaving(line, shares < least_squares.EFFECT, NO_EFFECT)
@@ -206,11 +205,11 @@ class _FromPrior(Fitting):
     # --- distance from the profile ---
 
     def _boldness(self, times: Floats, line: Line, part: Part) -> float:
-        """Return the factor of the believed widths that predicts left-out rows best, over all ways to leave rows out. 0
-        means that values stay, with which the rows take `times`.
+        """Return the factor of the believed widths with which the fit predicts left-out rows best, over all ways to
+        leave rows out. 0 means that the values stay, which predict `times` (rows,).
 
         A bolder fit must be better on the whole, where each way counts once. No group may lose more than a share of
-        that gain, as nobody knows what new calls will be like.
+        this gain, as nobody knows what new calls will be like.
         """
         rows, measured = self.samples.rows, self.samples.measured
         of_network = part == "network"
@@ -245,7 +244,7 @@ class _FromPrior(Fitting):
     def _at(self, line: Line, belief: Belief, notes: Sequence[str]) -> Estimate:
         """Return the estimate at a line's values, with intervals of the posterior distribution.
 
-        The intervals use the whole prior belief, however boldly the fit used it (`belief`): the boldness that predicts
+        The intervals use the whole prior belief, and not the narrower `belief` of the fit: the boldness that predicts
         other rows best does not say how sure a value is.
         """
         bounds = self.bounds
@@ -265,7 +264,7 @@ class _FromPrior(Fitting):
 
 
 def _kept(belief: Belief, boldness: float) -> Belief:
-    """Return the belief with narrower widths and no tails, with which a fit stays nearer to the profile."""
+    """Return the belief without tails and with its widths times `boldness` (below 1): fits then stay nearer to it."""
     return belief if boldness == 1 else belief._replace(widths=belief.widths * boldness, tails=False)
 
 
@@ -287,12 +286,12 @@ def coarse(rows: Sequence[MeasuredRow]) -> NDArray[np.bool_]:
 
 
 def _ways_to_leave_out(rows: Sequence[MeasuredRow], of_network: bool) -> _Ways:
-    """Return the partitions of rows for cross-validation: by rank count, by collective, by node count and by size, each
-    if it has several groups.
+    """Return the ways to divide rows into groups for cross-validation: by rank count, collective, node count and size,
+    each if it gives several groups.
 
-    Sizes are grouped in zones (small, middle, large). For costs of the network, if rows are in all zones, every second
-    doubling of the size is left out instead: these costs have an effect in some zones only, and predictions will be for
-    sizes between the rows' sizes. A group with none or all of the rows on which the network has an effect is dropped.
+    Groups of sizes are zones (small, middle, large). For network costs, if rows are in all zones, every second doubling
+    of the size is left out instead: these costs act in some zones only, and predictions will be for sizes between the
+    rows' sizes. A group with none or all of the rows on which the network has an effect is dropped.
     """
     zones = [_zone(row) for row in rows]
     labels: list[list[object]] = [[getattr(row, key) or 1 for row in rows] for key in NEW.values()]
@@ -316,8 +315,8 @@ def _in_all_zones(rows: Sequence[MeasuredRow]) -> bool:
 
 
 def _off(times: Sequence[Floats], measured: Floats, ways: _Ways, most: float) -> Floats:
-    """Return the mean error of each group of each partition, from that partition's times; a row's error counts as at
-    most `most`."""
+    """Return the mean error of each group of each way, from the times that this way predicts; a row's error counts as
+    `most` at most."""
     errors = [np.minimum(np.abs(np.log(of_way / measured)), most) for of_way in times]
     return np.array([each[group].mean() for each, groups in zip(errors, ways, strict=True) for group in groups])
 

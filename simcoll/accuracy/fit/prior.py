@@ -1,4 +1,4 @@
-"""Knowledge of parameters before a fit: the values of a fitted profile, and their widths.
+"""Knowledge of parameters before a fit: the values of a fitted profile, and how far they may be off (widths).
 
 A profile without the record of a fit (`one-port`) says nothing about the machine, so a fit from it has no belief.
 """
@@ -28,7 +28,7 @@ ALIKE: Final = 16  # the errors of a model at sizes within this factor are one e
 
 
 def intervals(*profiles: Profile | None) -> dict[str, tuple[str, str]]:
-    """Return the 90 % intervals of parameters in the profiles' records of fits; the last profile wins."""
+    """Return the 90 % intervals of parameters in the profiles' records of fits; a later profile has precedence."""
     known: dict[str, tuple[str, str]] = {}
     for profile in profiles:
         if profile is None:
@@ -61,13 +61,13 @@ def belief(
 
 
 def around(names: Sequence[str], line: Line, bounds: Bounds) -> Belief:
-    """Return a belief around a line's costs, as wide as the differences between machines; each row counts fully."""
+    """Return a belief around a line's costs, as wide as costs differ between machines; each row counts fully."""
     widths = [_width(name, cost, None) for name, cost in zip(names, line.values.tolist(), strict=True)]
     return Belief(line.values, np.maximum(widths, OF_RATES * bounds.scale), 1.0)
 
 
 def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
-    """Return the standard deviation of a cost, from its fit and from the differences between machines of a kind."""
+    """Return the standard deviation of a cost: from its earlier fit, and from how much machines of a kind differ."""
     launches = name == "launch" or name in parameters.LAUNCHES
     share = OF_LAUNCHES if launches else OF_RATES if family(name) == "efficiency" else OF_TIMES
     if interval is None or "none" in interval:
@@ -77,7 +77,7 @@ def _width(name: str, cost: float, interval: tuple[str, str] | None) -> float:
 
 
 def independent(rows: Sequence[MeasuredRow]) -> int:
-    """Return the number of independent rows: rows of one zone (see `zone`) count as one."""
+    """Return the number of independent rows; all rows of one zone (see `zone`) count as one row."""
     return len(set(map(zone, rows)))
 
 
@@ -97,7 +97,7 @@ def of_network(name: str) -> bool:
 
 
 def part_of(name: str) -> Part:
-    """Return the part of the machine that a parameter belongs to."""
+    """Return the part of the machine that a parameter belongs to: launches, network or GPUs."""
     if name in parameters.LAUNCHES:
         return "launches"
     return "network" if of_network(name) else "GPUs"

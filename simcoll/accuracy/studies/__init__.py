@@ -1,1 +1,1 @@
-"""Run validation studies: measure or read tables, fit some rows, score the predictions of the others, and report."""
+"""Run validation studies: measure or read tables, fit some rows, score predictions of the other rows, and report."""

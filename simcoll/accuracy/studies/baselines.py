@@ -1,7 +1,7 @@
-"""Predict rows by simple baselines, to compare simcoll with: from the fitted rows, or from data sheets alone.
+"""Predict rows by simple methods (baselines), to compare simcoll with: from the fitted rows, or from data sheets alone.
 
-Each baseline is a function of the fitted rows, the row to predict and its point; it returns a time in us, or None for
-no prediction.
+Each baseline is a function of the fitted rows, the row to predict and its point. It returns a time in us, or None if it
+cannot predict the row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rival = Callable[[Sequence[MeasuredRow], MeasuredRow, Point], float | None]
 
 
 def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Return the time by which NCCL's tuner compares algorithms, without a launch."""
+    """Return the time (us) by which NCCL's tuner compares algorithms; it does not include the launch."""
     name = next((known for known in COLLECTIVES if known == asked.collective), None)
     system = point.scenario.topology.system
     if name is None or system is None:
@@ -42,7 +42,7 @@ def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) 
 
 
 def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Predict by a latency and a bandwidth, fitted by relative errors to rows of this collective and rank count."""
+    """Return a time (us) by a latency and a bandwidth that best fit the rows of this collective and rank count."""
     rows = _series(fitted, asked)
     if len(rows) < 2:
         return None
@@ -54,17 +54,17 @@ def latency_bandwidth(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: 
 
 
 def spec_sheet(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Return the bytes that must cross a GPU's link divided by its rated bandwidth."""
+    """Return the time (us) of the bytes that must cross a GPU's link, at the link's rated bandwidth."""
     rated = topology_of(point.scenario.model_copy(update={"profile": "one-port"}))
     fastest = int(rated.bandwidths[list(rated.route(*rated.ranks[:2]))].min())
     return float(collective(asked.collective).busbw(asked.ranks)) * asked.size_bytes / fastest * 1e6
 
 
 def interpolation(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
-    """Interpolate between the fitted sizes of the series, linearly in the logarithms of size and time.
+    """Return a time (us) between fitted sizes of the series, interpolated linearly in the logarithms of size and time.
 
-    For a series without fitted rows, interpolate between rank counts of this size. Beyond the ends, extrapolate the
-    last section.
+    For a series without fitted rows, interpolate between rank counts at this size. Beyond the ends, extend the last
+    section.
     """
     rows, column = _series(fitted, asked), "size_bytes"
     if not rows:
@@ -79,9 +79,8 @@ def _series(fitted: Sequence[MeasuredRow], asked: MeasuredRow) -> list[MeasuredR
 
 
 def on_logarithms(known: Sequence[tuple[float, float]], at: float) -> float | None:
-    """Interpolate between known (x, y), linearly in the logarithms of both; beyond the ends extrapolate the last
-    section. None for fewer than two.
-    """
+    """Return y at x = `at`, interpolated between known (x, y) pairs linearly in the logarithms of both; beyond the ends
+    the last section is extended. None for fewer than two pairs."""
     if len(known) < 2:
         return None
     x, y = np.log(sorted(known)).T

@@ -1,7 +1,7 @@
-"""Read study files: which cases a study measures, which rows it fits, and how well it must predict the others.
+"""Read study files: which cases a study measures, which rows it fits, and how well it must predict the other rows.
 
-A study is a YAML file; `simcoll validate` runs a folder of studies. Cases are scenario files to measure, or measured
-tables of others.
+A study is a YAML file; `simcoll validate` runs a folder of studies. Its cases are scenario files to measure, or tables
+that others measured.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PLACES: Final = {
 
 
 class Goals(Model):
-    """Goals of a study, in percent; `at_least` and `at_most` bound the share of times within 90 % intervals.
+    """Goals of a study, in percent. `at_least` and `at_most` bound the share of times inside their 90 % intervals.
 
-    `median`, `p95`, `mape`: of absolute errors on rows that were not fitted; the median may also be `spreads` times the
-    spread of the measurement itself. `in_order`, `regret_mean`, `regret_worst`: see `scores.ranking`; `bucket_regret`:
-    the largest cost of following the advised bucket size. `lost`: by how many points a fit may raise the mean absolute
-    error of rows held out over that of the profile with which it begins.
+    `median`, `p95`, `mape` limit absolute errors on rows that were not fitted; the median may also be `spreads` times
+    the spread of the measurement itself. For `in_order`, `regret_mean`, `regret_worst` see `scores.ranking`.
+    `bucket_regret` limits how much longer the advised bucket size takes. `lost`: by how many points a fit may raise the
+    mean absolute error of rows held out over that of the profile with which it begins.
     """
 
     median: Percent | None = None
@@ -59,10 +59,10 @@ class Goals(Model):
 
 
 class StudyCase(Model):
-    """A case, or a table of a system, with the choice of rows to fit.
+    """A case to measure, or a table measured on a system, and the choice of rows to fit.
 
     `fit`: `all`, `nothing`, every second size of each series, or rows with certain values in certain columns. `where`
-    keeps rows; `score` chooses among those that are not fitted, by default all. `profile` replaces the study's.
+    selects the rows to use; `score` selects rows to score among those not fitted. `profile` replaces the study's.
     """
 
     case: str | None = None
@@ -86,7 +86,7 @@ class StudyCase(Model):
 
 
 class Study(Model):
-    """A study. Each combination of values in the columns `by` is fitted separately; `free` names the parameters."""
+    """A study. Each combination of values in columns `by` is fitted separately; `free` names the parameters to fit."""
 
     name: str
     title: str

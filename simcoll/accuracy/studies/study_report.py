@@ -14,7 +14,7 @@ from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.studies.baselines import RIVALS
 from simcoll.accuracy.studies.study_file import PLACES
 from simcoll.accuracy.studies.validate import Finding, Scored, machine
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.schedule.names import WORKLOAD
@@ -49,7 +49,7 @@ def text(findings: Sequence[Finding], pictures: Mapping[str, Sequence[Path]] | N
 
 
 def goals(finding: Finding) -> list[Goal]:
-    """Return a study's goals with the values reached. Errors are of rows held out, order and regret of all rows."""
+    """Return a study's goals with the values reached. Errors are of rows held out; order and regret of all rows."""
     held = _held(finding)
     errors = scores.errors(row.point.error for row in held) if held else {}
     ranking = scores.ranking(*_tables(finding.scored)) or {}
@@ -82,14 +82,13 @@ def _goal(study: str, what: str, sign: str, limit: float, got: float | None) -> 
 
 
 def _held(finding: Finding) -> list[Scored]:
-    """Return the rows that no fit has seen, without bad rows."""
+    """Return the rows that no fit has used, without rows that cannot be right."""
     return [row for row in finding.scored if not row.fitted and not row.suspicious]
 
 
 def _unseen(finding: Finding, held: Sequence[Scored]) -> Sequence[Scored]:
-    """Return the rows of cases without any fitted row, or `held` if there are none. (The other held-out rows determined
-    the width of intervals.)
-    """
+    """Return the rows of cases without any fitted row, or `held` if there is no such case. (Other held-out rows helped
+    to set the width of intervals.)"""
     touched = {row.case for row in finding.scored if row.fitted}
     return [row for row in held if row.case not in touched] or held
 
@@ -101,12 +100,12 @@ def _spread(rows: Sequence[Scored]) -> float | None:
 
 
 def _tables(rows: Sequence[Scored]) -> list[list[Any]]:
-    """Return the points of the rows, one list for each case."""
+    """Return the joined points of the rows, one list for each case."""
     return [points for _, points in _by(rows, lambda row: row.case)]
 
 
 def _by(rows: Sequence[Scored], key: Callable[[Scored], Any]) -> list[tuple[Any, list[Any]]]:
-    """Return the points of rows, grouped by key."""
+    """Return the joined points of the rows, grouped by `key` of the row."""
     return [(value, [row.point for row in group]) for value, group in grouped(rows, key).items()]
 
 
@@ -189,7 +188,7 @@ def _parameter(described: Mapping[str, Any] | None) -> str:
 
 
 def _errors(finding: Finding) -> Iterator[str]:
-    """Tabulate errors by case, fitted and held out; and errors of held-out rows by algorithm and by region."""
+    """Yield tables of errors: fitted and held-out rows by case; held-out rows by algorithm and by region."""
     rows: list[tuple[object, ...]] = [
         (case, "fitted" if fitted else "held out", *_score(points))
         for (case, fitted), points in _by([s for s in finding.scored if not s.suspicious], lambda s: (s.case, s.fitted))
@@ -218,7 +217,7 @@ def _errors(finding: Finding) -> Iterator[str]:
 
 
 def _beside_no_fit(finding: Finding) -> Iterator[str]:
-    """Tabulate the errors of each fit beside the errors of predictions without it."""
+    """Yield a table of the errors of each fit, beside the errors of predictions without the fit."""
     if not finding.fits:
         return
     yield "Mean absolute error in percent on rows held out, by what could be asked without a fit, and by the fit:\n"
@@ -231,7 +230,7 @@ def _beside_no_fit(finding: Finding) -> Iterator[str]:
 
 
 def _lost(finding: Finding) -> float | None:
-    """Return by how many percentage points a fit at most raised the error on held-out rows, from start to end."""
+    """Return by how many percentage points a fit raised the error on held-out rows at most, from start to end."""
     ways = [[way["mape"] for way in fit.document["beside"][-2:]] for _, fit in finding.fits]
     return max((max(0.0, pair[1] - pair[0]) for pair in ways if len(pair) == 2), default=None)
 
@@ -271,7 +270,7 @@ def _verdicts(finding: Finding) -> Iterator[str]:
 
 
 def _bucket_size_table(finding: Finding) -> Iterator[str]:
-    """Tabulate steps by the size of gradient buckets, with the size that the model advises."""
+    """Yield a table of step times by the size of gradient buckets, with the size that the model advises."""
     series = list(_bucket_series(finding.scored))
     if not series:
         return
@@ -309,10 +308,9 @@ def _mean(predicted_us: Sequence[float | None], rows: Sequence[Scored]) -> str:
 
 
 class BucketSeries(NamedTuple):
-    """Steps that differ only in the size of buckets: their number, the worst measured time over the best, the median
-    absolute error in percent, the sizes with the shortest measured and predicted time, and the measured cost of the
-    latter over the former in percent.
-    """
+    """Training steps that differ only in bucket size: their number, the worst over the best measured time, and the
+    median absolute error in percent. Then the bucket sizes with the least measured and the least predicted time, and
+    how much longer the second size takes as measured, in percent."""
 
     name: str
     sizes: int
@@ -324,8 +322,8 @@ class BucketSeries(NamedTuple):
 
 
 def _bucket_series(scored: Iterable[Scored]) -> Iterator[BucketSeries]:
-    """Yield the series of two or more bucket sizes; none if bucket sizes were not swept. A swept bare number is the
-    number of hosts; it follows from the ranks, so names leave it out."""
+    """Yield the series with two or more bucket sizes; none if bucket sizes were not swept. A swept plain number is the
+    number of hosts, which follows from the ranks, so names of series leave it out."""
     steps = [row for row in scored if row.point.collective == WORKLOAD and CAP in row.swept]
 
     def series(row: Scored) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Carry out studies: measure if this machine can, fit, and score the predictions. The work behind `simcoll validate`.
 
-Each study leaves its measured tables (`measured/`), the fitted profile (`profiles/`) and a `Finding` for the report.
+A study leaves its measured tables (`measured/`), the fitted profile (`profiles/`), and a `Finding` for the report.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from simcoll.accuracy import measured_points, table_join
-from simcoll.accuracy.fit import calibrate, fit_rows
+from simcoll.accuracy.fit import calibrate, rows_to_fit
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions, as_measured
 from simcoll.accuracy.studies import baselines as rivals_of
@@ -26,8 +26,8 @@ from simcoll.accuracy.studies.study_file import Study, StudyCase
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file
 from simcoll.measurement import network_lab, network_namespaces, real_run
+from simcoll.measurement.cases_of_points import Tell
 from simcoll.measurement.launcher import Launcher
-from simcoll.measurement.run_cases import Tell
 from simcoll.measurement.torch_backend.support import Backend
 from simcoll.prediction import sweep
 from simcoll.prediction.placed_topology import network_of
@@ -43,7 +43,7 @@ OWN_HARNESS: Final = "p2p"  # simcoll's harness; in a table with several harness
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The rows (n,) of a case with the points (n,) that predict them; `table` has all measured rows."""
+    """The rows (n,) of a case with the points (n,) that predict them; `table` has all rows that were measured."""
 
     used: StudyCase
     table: tuple[MeasuredRow, ...]
@@ -61,8 +61,8 @@ class Material:
         fit = self.used.fit
         if isinstance(fit, dict):
             return table_join.among(self.rows, fit, f"{self.used.name}: fit")
-        if fit == fit_rows.EVERY_SECOND_SIZE:
-            return fit_rows.every_second(self.rows)
+        if fit == rows_to_fit.EVERY_SECOND_SIZE:
+            return rows_to_fit.every_second(self.rows)
         return [fit == "all"] * len(self.rows)
 
 
@@ -70,7 +70,7 @@ class Material:
 class Scored:
     """A row with its prediction by the fitted profile.
 
-    `swept` are the keys that the scenario swept, `rivals` the predictions of baselines in us.
+    `swept` holds the keys that the scenario swept; `rivals` holds the times (us) that baselines predict.
     """
 
     case: str
@@ -85,7 +85,7 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The outcome of a study. If it could not be carried out, `why_not` is the reason, and all else is empty."""
+    """The outcome of a study. If it could not be carried out, `why_not` says why, and all other fields are empty."""
 
     study: Study
     why_not: str | None = None
@@ -131,7 +131,7 @@ def carry_out(study: Study, options: StudyOptions) -> Finding:
 
 
 def _why_not(study: Study, options: StudyOptions) -> str | None:
-    """Return the reason why a study cannot be carried out here; None if it can."""
+    """Return why a study cannot be carried out on this machine; None if it can."""
     if all(_measured_before(options, str(used.case)) for used in study.cases if used.case):
         return None
     if study.place == "lab":
@@ -175,7 +175,7 @@ def _selected(rows: Sequence[MeasuredRow], used: StudyCase) -> list[MeasuredRow]
 
 
 def _kept(material: Material) -> Material:
-    """Return the material without rows that are neither fitted nor scored."""
+    """Return the material without the rows that are neither fitted nor scored."""
     if material.used.score is None:
         return material
     scored = table_join.among(material.rows, material.used.score, f"{material.used.name}: score")
@@ -211,16 +211,16 @@ def _of_table(used: StudyCase) -> Material:
 def _material_of(
     used: StudyCase, name: str, data: bytes, table: Sequence[MeasuredRow], pairs: Sequence[tuple[MeasuredRow, Point]]
 ) -> Material:
-    """Return the material of the pairs of a table's rows and the points that predict them."""
+    """Return the material of a case from pairs of a row of its `table` and the point that predicts this row."""
     rows, points = tuple(row for row, _ in pairs), tuple(point for _, point in pairs)
-    return Material(used, tuple(table), rows, points, fit_rows.source(name, data, len(rows)))
+    return Material(used, tuple(table), rows, points, rows_to_fit.source(name, data, len(rows)))
 
 
 # --- fits ---
 
 
 def _groups(study: Study, materials: Sequence[Material]) -> Iterator[tuple[str, list[Material]]]:
-    """Yield a label and the materials of each fit: all rows, or each table's rows with equal values in columns `by`."""
+    """Yield the materials of each fit with a label: all rows, or the rows with equal values in the columns `by`."""
     if not study.by:
         yield "all", list(materials)
         return
@@ -232,9 +232,9 @@ def _groups(study: Study, materials: Sequence[Material]) -> Iterator[tuple[str, 
 
 
 def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
-    """Return a profile fitted to the chosen rows of the materials; None if no row is chosen.
+    """Return a profile fitted to the rows of the materials that were chosen for the fit; None if none was.
 
-    The other rows of cases with chosen rows are held out, and set the width of intervals.
+    Other rows of the same cases are held out; they set the width of the profile's intervals.
     """
     fitted = [(m, flags) for m in materials if (flags := np.array(m.chosen())).any()]
     if not fitted:
@@ -245,7 +245,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         for m, _ in fitted
         for row, point in zip(m.rows, m.points, strict=True)
     ]
-    rows, notes = fit_rows.of_pairs(pairs)
+    rows, notes = rows_to_fit.of_pairs(pairs)
     if len(rows) != len(pairs):
         raise InputError(f"{study.name}: {notes[0]}", "remove such points from the case")
     gpus = [load_system(m.used.system).gpu for m, _ in fitted if m.used.system]
@@ -263,7 +263,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
 
 
 def _first_profile(study: Study, materials: Sequence[Material]) -> str:
-    """Return the profile with which a fit begins; without a fit it predicts the rows."""
+    """Return the profile with which the fit begins. If nothing is fitted, this profile predicts the rows."""
     return materials[0].used.profile or study.profile
 
 
@@ -275,7 +275,7 @@ def _split(used: StudyCase) -> str:
 
 
 def _scored(materials: Sequence[Material], profile: str, label: str, beside: bool) -> Iterator[Scored]:
-    """Yield the score of every row; with `beside`, baselines predict the rows that are not fitted, too."""
+    """Yield the score of every row. With `beside`, baselines also predict the rows that were not fitted."""
     known = [row for m in materials for row, fitted in zip(m.rows, m.chosen(), strict=True) if fitted]
     for material in materials:
         bad = measured_points.suspicious(material.table)

@@ -1,7 +1,7 @@
 """Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, output of OSU's and Intel's MPI benchmarks.
 
-A reader converts text into cells: for each row, column → (text, place in the file). `measured_row.rows` checks the
-cells of every reader.
+A reader converts text into rows of cells: for each row a dict from column to (text, place in the file).
+`measured_row.rows` checks the cells of every reader.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_file(
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Return remarks on a text and its rows: wrong results, unreadable lines like rows, runs of a point that differ."""
+    """Return remarks on a text: wrong results, unreadable lines that look like rows, runs of a point that differ."""
     found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 
@@ -99,10 +99,10 @@ def _unread(text: str) -> list[str]:
 def parse_measured(
     text: str, source: str, defaults: Mapping[str, object] | None = None, chosen: bool = False
 ) -> list[MeasuredRow]:
-    """Parse the text of a file as `read_measured` does; `source` names the text in errors.
+    """Return the rows of a file's text, as `read_measured` does; `source` names the text in error messages.
 
-    `defaults` are values for cells that are missing in rows. With `chosen`, defaults also select rows: tables that
-    certainly have other values may be skipped.
+    `defaults` are values for cells that rows lack. With `chosen`, they also select tables: a table that certainly has
+    other values may be skipped.
     """
     given = measured_row.given(defaults or {})
     mistakes: list[Diagnostic] = []

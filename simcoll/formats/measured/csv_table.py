@@ -74,7 +74,7 @@ def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
 
 
 def _places(source: str, start: int, line: str, count: int) -> list[Place]:
-    """Return the place of each cell of a record; cells after a quoted line break get the end of the first line."""
+    """Return the place of each cell of a record; cells after a quoted line break get the end of its first line."""
     columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
     columns += [columns[-1]] * (count - len(columns))
     return [Place(source, start + 1, column) for column in columns[:count]]

@@ -45,7 +45,7 @@ def ruled_out(names: Iterable[str], model: str) -> bool:
 
 
 def _other(text: str, model: str) -> bool:
-    """Return whether both texts name a model, or both a socket, and no name is common to both."""
+    """Return whether both texts name a GPU model, or both a socket type (PCIe, SXM), without a name in common."""
     for pattern in (_MODEL, _SOCKET):
         said, has = ({*pattern.findall(each.upper().replace("-", " "))} for each in (text, model))
         if said and has and not said & has:

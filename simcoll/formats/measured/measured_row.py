@@ -1,7 +1,7 @@
-"""The row of a measured table with simcoll's names, and checks of its cells; every reader of tables uses this module.
+"""The row of a measured table with simcoll's names, and checks of its cells. All readers of tables use this module.
 
-`size_bytes` is the total buffer as nccl-tests counts it, `time_us` the median or mean that the harness reports. Columns
-listed in `COLUMNS` are checked strictly; all others stay texts.
+`size_bytes` is the total buffer as nccl-tests counts it; `time_us` is the median or mean that the harness reports.
+Columns listed in `COLUMNS` are checked strictly; all other cells stay texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
@@ -26,7 +26,7 @@ LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → (text,
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRow:
-    """One measurement. None means that the table does not say; for algorithm and protocol, that NCCL chose freely."""
+    """One measurement. None: the table does not give the value (algorithm, protocol: NCCL chose freely)."""
 
     system: str | None = None
     library: str | None = None
@@ -70,7 +70,7 @@ _PROTOCOLS: Final = {name.lower(): name for name in names.PROTOCOLS}
 
 
 def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] = ()) -> Diagnostic:
-    """Return the diagnostic for a missing column, `collective` or `ranks`; `of` lists possible collectives."""
+    """Return the error for a missing column, `collective` or `ranks`; `of` lists the collectives that are possible."""
     said = {
         "collective": ("which collective this is", "collective=NAME, with --collective NAME"),
         "ranks": ("how many ranks took part", "ranks=N, with --where ranks=N (simcoll import: --set ranks=N)"),
@@ -138,7 +138,7 @@ _READ: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def normal(column: str, value: object) -> Any:
-    """Convert a value of a column of `COLUMNS` to simcoll's names and types, None if absent; others become texts.
+    """Return the value of a cell with simcoll's names and types, None if absent; in columns not in `COLUMNS`, a text.
 
     Raises ValueError with the text "problem; fix".
 
@@ -150,7 +150,7 @@ def normal(column: str, value: object) -> Any:
 
 
 def given(defaults: Mapping[str, object]) -> LocatedCells:
-    """Convert defaults into cells; raises InputError for an unknown column and for an invalid value."""
+    """Return defaults as cells; raises InputError for an unknown column or an invalid value."""
     cells: LocatedCells = {}
     mistakes = []
     for column, value in defaults.items():
@@ -169,7 +169,8 @@ def given(defaults: Mapping[str, object]) -> LocatedCells:
 
 
 def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diagnostic]) -> list[MeasuredRow]:
-    """Check cells and convert them into rows; `given` supplies absent cells. Rows that differ only in times are joined.
+    """Check cells and convert them into rows; `given` supplies missing cells. Rows that differ only in times are
+    joined.
 
     Raises InputError with all mistakes, including the reader's `mistakes`, but with at most MAX_MISTAKES.
     """
@@ -183,12 +184,12 @@ def rows(table: Iterable[LocatedCells], given: LocatedCells, mistakes: list[Diag
 
 
 def _joined(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
-    """Join rows of one point (several runs) into one: the median of their times, least, greatest, and their number."""
+    """Join rows of one point (several runs) into one row: the median, least and greatest time, number of runs."""
     return [row if len(runs) == 1 else _of_runs(runs) for runs in grouped(rows, _point).values() for row in runs[:1]]
 
 
 def _point(row: MeasuredRow) -> Hashable:
-    """Return the values of a row that identify its point: all columns but those of times and runs."""
+    """Return the values of a row that identify its point: all columns except those of times and runs."""
     said = (getattr(row, column) for column in COLUMNS if column not in _OF_RUNS)
     return (*said, *sorted(row.others.items()))
 
@@ -253,7 +254,8 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
         place = {**given, **said}["nodes"][1]
         mistakes.append(Diagnostic(problem, "write the number of machines that had a rank", "nodes", place))
     missing = [column for column in REQUIRED if column not in said and column not in given]
-    mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, nowhere)[1]) for c in missing]
+    beside = next(iter(cells.values()), nowhere)  # a missing cell is named by the place of its row
+    mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, beside)[1]) for c in missing]
     if len(mistakes) > before:
         return None
     if values.get("harness") is None:

@@ -58,7 +58,8 @@ _FORCED: Final = {  # settings in a command line, in NCCL's debug output, or in 
     "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
 }
 CURE: Final = (
-    "give CSV with the columns collective,ranks,size_bytes,time_us, or what nccl-tests prints, best with its header"
+    "give CSV with the columns collective,ranks,size_bytes,time_us, or the output of nccl-tests, rccl-tests, "
+    "OSU or Intel MPI benchmarks, best with its header"
 )
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
 _LEAD: Final = {"count": r"[0-9]+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?[0-9]+"}
@@ -78,7 +79,7 @@ _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
 @dataclass
 class _Test:
-    """One table: its header, the lines before it, its rows (header word → cell), and collectives in debug output."""
+    """One table: its header, the lines before it, its rows (header word → cell), collectives in debug output."""
 
     place: Place
     before: list[str]
@@ -100,7 +101,7 @@ def _has_header(text: str) -> bool:
 
 
 def _bare(text: str) -> str | None:
-    """Return the header for a text without one, if its rows fit a single header; else None."""
+    """Return the header for a text that lacks one, if exactly one known header fits its rows; else None."""
     if _has_header(text):
         return None
     debug = _debug(text)
@@ -225,7 +226,7 @@ def _tests(text: str, source: str) -> list[_Test]:
 
 
 def _doubt(test: _Test) -> None:
-    """Move rows whose bandwidth is not size over time to `unread`, if most rows of the table are consistent."""
+    """Move rows whose bandwidth is not size / time to `unread`, if most rows of the table have the right bandwidth."""
     with_bandwidth = [row for row in test.rows if _value(row, "algbw") > 0]
     damaged = [
         row for row in with_bandwidth if not _is_run(int(row["size_bytes"][0]), [row["time_us"][0], row["algbw"][0]])
@@ -252,7 +253,7 @@ def _joined(held: str, line: str, lead: re.Pattern[str]) -> re.Match[str] | None
 
 
 def _end(tests: list[_Test], partial: LocatedCells, values: list[tuple[str, Place | None]]) -> None:
-    """Complete the current row if only its first part, out of place, was printed."""
+    """Complete the current row if the log printed only its first, out-of-place part."""
     if partial:
         tail = tests[-1].tail
         part = tail[: tail.index("time", 1)] if "time" in tail[1:] else tail
@@ -274,7 +275,7 @@ def _like_a_row(line: str) -> bool:
 def _debug(text: str) -> re.Pattern[str]:
     """Return a pattern for NCCL's debug output within a line, made from the host names that begin lines of the log.
 
-    If a name ends in a more frequent name, it is taken for a number directly followed by that name.
+    If a name ends with another name that is more frequent, its beginning is taken for a number of the row.
     """
     seen = Counter(match[1] for match in _BEGINS.finditer(text))
     digits = [host for host in seen if host[0].isdigit()]
@@ -295,7 +296,7 @@ def _plain(line: str, debug: re.Pattern[str]) -> str:
 
 
 def _glued(debug: re.Match[str]) -> str:
-    """Return the operator that directly precedes a host's name, if the line before it is the beginning of a row."""
+    """Return the operator that directly precedes a host's name, if the text before it is the beginning of a row."""
     word = _OPERATOR.match(debug[0])
     return word[0] if word and _TYPED.search(debug.string, 0, debug.start()) else ""
 
@@ -314,8 +315,8 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
 
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:
-    """Add a row to the table, or its line to `unread` if it is damaged or lacks a time; skip rows of 0 bytes. Of two
-    equal columns the first is out of place; `#wrong` is the sum of both."""
+    """Add a row to the table, or its line to `unread` if it is damaged or lacks a time; skip rows of 0 bytes. If a
+    column appears twice, the first is out of place and the second in place; `#wrong` is the sum of both."""
     measured: LocatedCells = {}
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
@@ -348,7 +349,7 @@ def _decoded(code: str) -> str:
 def _said(
     test: _Test, given: LocatedCells, mistakes: list[Diagnostic], unnamed: list[Diagnostic]
 ) -> LocatedCells | None:
-    """Return the cells for all rows of a table, from the lines before it; None if the collective is unknown."""
+    """Return the cells that all rows of a table share, from the lines before it; None if the collective is unknown."""
     ranks, nodes = _ranks(test.before, given)
     timing = "nccl-tests"
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
@@ -389,8 +390,8 @@ def _said(
 
 
 def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | None]:
-    """Return the numbers of ranks and hosts of a communicator, from its list. Without list and `given` ranks, return
-    the ranks of one process and None."""
+    """Return the numbers of ranks and hosts of a communicator, from the list of its devices. Without such a list and
+    without `given` ranks, return the ranks of one process and None."""
     listed = {m[1]: (m[2], m[3]) for line in before for m in _RANK.finditer(line)}
     if listed:
         group = next(iter(listed.values()))[0]

@@ -45,7 +45,7 @@ _Op = tuple[int, int]  # a rank, and the index of an operation in its list
 
 @dataclass
 class _GoalLine:
-    """An operation: its `kind`, bytes, peer rank and tag; `waits`: indices of operations that must be done before."""
+    """A rank's operation: its `kind`, bytes, peer and tag; `waits`: indices of operations that come before it."""
 
     kind: str
     nbytes: int
@@ -185,7 +185,7 @@ def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
 
 
 def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedule:
-    """Convert a file of another program: each message carries a buffer, which is reduced unless it is complete."""
+    """Return the schedule of another program's file: each message carries a buffer, reduced unless it is complete."""
     sent = [op.nbytes for ops in ranks for op in ops if op.kind == "send"]
     if len(sent) > MOST_OF_OTHERS:
         raise ScheduleError(f"more than {MOST_OF_OTHERS} messages; give a smaller schedule")
@@ -205,10 +205,9 @@ def _others(ranks: list[list[_GoalLine]], name: str, notes: ImportLog) -> Schedu
 
 
 def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
-    """Execute another program's file. Sends go first, so that initial data are sent before they change.
-
-    The k-th receive from a peer with a tag takes the k-th message that the peer sends with it.
-    """
+    """Return the schedule of another program's file, by executing it. Sends go first, so that initial data are sent
+    before they change. The k-th receive from a peer with a tag takes the k-th message that this peer sends with the
+    tag."""
     ops = {(rank, i): op for rank, lines in enumerate(ranks) for i, op in enumerate(lines)}
     order = TopologicalSorter({(rank, i): [(rank, before) for before in op.waits] for (rank, i), op in ops.items()})
     sends: dict[tuple[int, int, int], deque[_Op]] = {}
@@ -284,7 +283,7 @@ def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
 
 
 def _sizes(schedule: Schedule, waits: Dependencies, nbytes: int, itemsize: int) -> list[int]:
-    """Return the bytes of each transfer: the size of the slot from which its value originates."""
+    """Return the bytes of each transfer: the size of the slot whose initial data the transfer carries."""
     held = collective(schedule.collective).sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root, itemsize)
     sizes: list[int] = []
     for row, before in zip(schedule, waits.reads.tolist(), strict=True):

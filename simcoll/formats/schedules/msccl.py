@@ -45,7 +45,7 @@ PendingSends = dict[tuple[int, int, int], deque[list[int]]]  # data in flight, b
 
 
 class MscclOp(NamedTuple):
-    """A step of a thread block; `deps` is the thread block and step that it waits for."""
+    """A step of a thread block; `deps` holds the thread block and the step that it waits for."""
 
     kind: str
     src: BufferPlace
@@ -71,7 +71,7 @@ class Thread:
 
 @dataclass
 class MscclProgram(ImportedProgram):
-    """The contents of the file, before its execution."""
+    """The contents of an MSCCL file, before the program is executed."""
 
     root: Element
     threads: dict[int, dict[int, Thread]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=thread_programs.MOST_PLACES)
     blocks = collective(name).blocks(n)
     if n_chunks % blocks:
-        root.wrong(f"{n_chunks} chunks cannot be cut into {blocks} blocks", f"{name} of {n} GPUs needs a multiple")
+        root.wrong(f"{n_chunks} chunks cannot be cut into {blocks} blocks", f"{name} needs a multiple of {blocks}")
     in_place = root.attributes.get("inplace", "0") == "1" or not (sizes["i"] and sizes["o"])
     program = MscclProgram(plain(root.attributes.get("name", ""), "imported"), name, n, n_chunks, in_place, sizes, root)
     for gpu, number in zip(gpus, ids, strict=True):
@@ -191,10 +191,10 @@ def _check_deps(program: MscclProgram) -> None:
 
 
 def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedule:
-    """Execute a program until all its thread blocks are done, and return its schedule.
+    """Execute a program until all its thread blocks are done, and return the schedule of its transfers.
 
-    Keys of `form`: `alias`: input and output are one buffer. `store`: `rrs` also stores its result. `order`: see
-    `thread_programs.execute`.
+    `form` chooses a variant. `alias`: input and output are one buffer. `store`: `rrs` also stores its result. `order`:
+    see `thread_programs.execute`.
     """
     run = _Interpreter(program, form)
     if stuck := thread_programs.execute(list(program), run.step, form["order"]):
@@ -208,7 +208,7 @@ def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedu
 
 
 class _Interpreter:
-    """The execution of a program: the recorded transfers, and the data in flight."""
+    """The state of an executed program: the transfers recorded so far, and the data in flight."""
 
     def __init__(self, program: MscclProgram, form: Mapping[str, int]):
         self.program, self.store = program, bool(form["store"])

@@ -30,7 +30,7 @@ Peers = tuple[int, int]  # of a thread block: the rank it sends to, the rank it 
 
 
 class _Event(NamedTuple):
-    """The action of one rank in a transfer."""
+    """What one rank does in one transfer: send, receive or copy."""
 
     does: Literal["send", "local", "receive"]
     number: int  # of the row
@@ -239,8 +239,8 @@ def _next_accesses(events: list[_Event]) -> dict[int, int]:
 
 
 def _partners(n: int, rank: int, events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
-    """Return a dictionary from the rank that a thread block receives from to the rank that it sends to. On each channel
-    the pairs with most forwarded transfers come first."""
+    """Return, for the rank that a thread block receives from, the rank that it sends to. On each channel the pairs with
+    most forwarded transfers are chosen first."""
     counts: Counter[Peers] = Counter()
     for at, following in next_on.items():
         if events[at].does == "receive" and events[following].does == "send":
@@ -268,7 +268,8 @@ def _goes_on(events: list[_Event], following: int, peers: Peers) -> bool:
 
 
 def _sent_on(kind: str, events: list[_Event], next_on: Mapping[int, int], at: int) -> str:
-    """Return the type of a step that receives and sends: `rcs`, `rrcs`, or `rrs` if the value is overwritten unread."""
+    """Return the type of a step that receives and sends on: `rcs`, `rrcs`, or `rrs` if nothing reads the stored
+    value."""
     if kind == "r":
         return "rcs"
     following = next_on.get(at)

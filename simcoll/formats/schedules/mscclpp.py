@@ -63,8 +63,8 @@ Way = tuple[int, int, str, int]  # of a signal: the sender, the receiver, the ch
 
 
 class PlanOp(NamedTuple):
-    """An operation. `src` and `dst` have the chunks of each part that it names; `signals` are those that it waits for
-    or sends. `share` identifies an operation of `sharing` thread blocks; None if one thread block does it."""
+    """An operation of a plan. `src` and `dst` hold the chunks of its parts; `signals` are those that it waits for or
+    sends. `share` identifies an operation that `sharing` thread blocks do together, else it is None."""
 
     name: str
     src: list[list[Chunk]]
@@ -91,7 +91,7 @@ class ThreadBlock:
 class PlanFile(ImportedProgram):
     """A plan: its thread blocks before their first operation, and its semaphores by GPU and number.
 
-    Agent n + k of the schedule is the switch that joins the ranks of `switches[k]`.
+    The switch that joins the ranks `switches[k]` is agent n + k of the schedule (an agent is a switch that reduces).
     """
 
     blocks: list[ThreadBlock] = field(default_factory=list)
@@ -135,7 +135,7 @@ ODD: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # er
 
 
 def in_words(error: Exception) -> str:
-    """Return in words how a file deviates from the form of a plan, given the error (see ODD)."""
+    """Return in words how a file deviates from the form of a plan, given the error that reading it raised (see ODD)."""
     if isinstance(error, KeyError):
         return f"{str(error)[:60]} is missing"
     if isinstance(error, IndexError):
@@ -153,7 +153,7 @@ def _at(where: str) -> Iterator[None]:
 
 
 def whole(value: object, most: int) -> int:
-    """Return a number from 0 to `most`; raises ValueError."""
+    """Return `value` as a whole number from 0 to `most`; raises ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{str(value)[:40]!r} is no whole number from 0 to {most}")
     return value
@@ -233,8 +233,8 @@ def _op(
     earlier: int,
     where: str,
 ) -> PlanOp:
-    """Return an operation of a GPU. `channels` are those of its thread block, `remote` the buffers that it can name,
-    `earlier` is the number of equal operations before it."""
+    """Return an operation of a GPU. `channels` are those of its thread block, `remote` the buffers that it can name;
+    `earlier` counts the equal operations before it."""
     name, kind, slots = op["name"], str(op.get("channel_type")), BufferSlots(plan, True)
 
     def part(key: str, entry: Mapping[str, Any]) -> list[Chunk]:
@@ -286,7 +286,7 @@ def _members(ranks: list[object], n: int) -> tuple[int, ...]:
 
 
 class _PlanExecution:
-    """The execution of a plan: pending signals, semaphores, and arrived packets."""
+    """The state of an executed plan: pending signals, semaphores, and packets that have arrived."""
 
     def __init__(self, plan: PlanFile, alias: bool):
         self.plan = plan
@@ -376,7 +376,7 @@ class _PlanExecution:
                 self._move(own, target, False)
 
     def _switched(self, block: ThreadBlock, op: PlanOp) -> None:
-        """Load by a switch into registers (an extra slot in the schedule), or store from them."""
+        """Load data through a switch into registers (an extra slot of the schedule), or store data from registers."""
         for source, target in zip(itertools.chain(*op.src), itertools.chain(*op.dst), strict=True):
             held = self._slots(source)[0]
             if "src_buff" in SWITCHED[op.name]:
@@ -393,7 +393,7 @@ class _PlanExecution:
 
 
 def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:
-    """Execute a plan; return its schedule."""
+    """Execute a plan in the variant `form`; return the schedule of its transfers."""
     run = _PlanExecution(plan, bool(form["alias"]))
     for block in plan.blocks:
         block.arrived = False

@@ -83,7 +83,7 @@ def is_file(algorithm: str) -> bool:
 
 
 def text(path: str) -> str:
-    """Return the text of a schedule file, see `input_files.bytes_of`; raises InputError."""
+    """Return the text of a schedule file (see `input_files.bytes_of`); raises InputError."""
     cure = "give the path of a schedule as `simcoll import` writes it"
     data = input_files.bytes_of(Path(path), cure, MOST_BYTES, "give a schedule of fewer ranks")
     return data.decode("utf-8", errors="replace")

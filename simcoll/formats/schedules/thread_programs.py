@@ -43,7 +43,7 @@ def check_size(ranks: int, slots: int) -> None:
 
 
 class Hint(NamedTuple):
-    """Step and row that a transfer had in the schedule from which simcoll wrote the file."""
+    """The step and row of a transfer in the schedule from which simcoll wrote the file."""
 
     step: int
     row: int
@@ -51,7 +51,7 @@ class Hint(NamedTuple):
 
 @dataclass
 class _Slot:
-    """The last accesses of a slot."""
+    """The last transfers that read and wrote a slot."""
 
     writer: int = -1
     reduced: bool = False
@@ -72,7 +72,7 @@ class RecordedTransfers:
     _after: list[tuple[int, int, int]] = field(default_factory=list)  # (a, b, d): step of b ≥ step of a + d
 
     def read(self, rank: int, slot: int, hint: Hint | None = None) -> int:
-        """Begin a transfer: `rank` reads `slot`. Return its number."""
+        """Begin a transfer: `rank` reads its `slot`. Return the number of the transfer."""
         if len(self.src) >= MOST_TRANSFERS:
             raise ScheduleError(f"more than {MOST_TRANSFERS} transfers; give a smaller schedule")
         number = len(self.src)
@@ -89,7 +89,7 @@ class RecordedTransfers:
         return number
 
     def write(self, number: int, rank: int, slot: int, reduce: bool) -> None:
-        """End a transfer: `rank` writes it to `slot`."""
+        """End transfer `number`: `rank` writes the value to its `slot`, or adds it if `reduce`."""
         self.dst[number], self.dst_slot[number], self.reduce[number] = rank, slot, reduce
         known = self._slots.setdefault((rank, slot), _Slot())
         if known.writer >= 0:
@@ -103,7 +103,7 @@ class RecordedTransfers:
             self.write(self.read(rank, src_slot, hint), rank, dst_slot, reduce)
 
     def follows(self, first: int, second: int) -> None:
-        """Require that the second transfer's step is not before the first one's, as both are of one thread."""
+        """Require that transfer `second` is in no earlier step than transfer `first`, because one thread does both."""
         self._after.append((first, second, 0))
 
     def schedule(self, **fields: Any) -> Schedule:
@@ -131,7 +131,7 @@ class RecordedTransfers:
         return hints if fits else None
 
     def _levels(self, backward: bool = False) -> list[int]:
-        """Return each transfer's earliest step (longest paths over `_after`), or `backward` its steps to the end."""
+        """Return each transfer's earliest step (longest path over `_after`), or if `backward` the steps after it."""
         out: list[list[tuple[int, int]]] = [[] for _ in self.src]
         for a, b, apart in self._after:
             out[b if backward else a].append((a if backward else b, apart))
@@ -175,7 +175,7 @@ class RecordedTransfers:
 
 @dataclass
 class ImportedProgram:
-    """The contents of another program's file. `sizes`: number of chunks of each buffer, at the rank with most."""
+    """The contents of another program's file. `sizes`: numbers of chunks of each buffer, at the rank with most."""
 
     name: str
     collective: str
@@ -187,7 +187,7 @@ class ImportedProgram:
 
 @dataclass(frozen=True)
 class BufferSlots:
-    """The slots of a program's buffers `i`, `o` and `s`.
+    """The slots of a program's buffers `i` (input), `o` (output) and `s` (scratch).
 
     `alias`: input and output are one buffer. Otherwise the output is in scratch slots until it is copied at the end.
     """
@@ -208,7 +208,7 @@ class BufferSlots:
         return self._block(rank, buffer) + offset
 
     def _block(self, rank: int, buffer: str) -> int:
-        """Return the slot where a rank's own block begins, if the buffer holds only this block; else 0."""
+        """Return the slot at which a buffer begins: that of the rank's own block if it holds no other, else 0."""
         each = self.program.n_chunks // self.program.n
         own = self.program.collective in _ONE_BLOCK[buffer] and 0 < self.program.sizes[buffer] <= each
         return rank * each if own else 0
@@ -236,10 +236,10 @@ class BufferSlots:
 
 
 def execute(threads: Sequence[Any], step: Callable[[Any], bool], order: int) -> Any:
-    """Execute threads until all are done; return None, or a thread that waits for ever.
+    """Execute threads until all are done; return None, or a thread that would wait for ever.
 
-    A thread has operations `ops`, of which `done` are done. `step` does the next one, or returns False if it has
-    to wait. In order k > 0 the k-th thread is slow: it does an operation only if no other thread can.
+    A thread has the operations `ops`, of which the first `done` are done. `step` does the next one, or returns False if
+    it has to wait. If `order` is k > 0, the k-th thread is slow: it does an operation only if no other thread can.
     """
     slow = threads[order - 1] if order else None
     for thread in threads:
@@ -279,10 +279,10 @@ def prove(schedule: Schedule) -> None:
 def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: int) -> Schedule:
     """Return the schedule of a program in the simplest variant that can be proved.
 
-    The variant `truth` follows the program exactly. Its result must be right whichever of its `threads` is slow; else a
-    wait is missing. All threads are tried, or some if the program is long. Variants of `simpler` omit copies between
-    buffers (in place instead of out of place), and are used only if they are proved, too. Raises ScheduleError if
-    `truth` is wrong.
+    The variant `truth` follows the program exactly. Its result must be right whichever of its `threads` is slow; else
+    the program lacks a wait. All threads are tried, or some if the program is long. Variants in `simpler` omit copies
+    between buffers (in place instead of out of place); they are used only if they can be proved, too. Raises
+    ScheduleError if `truth` is wrong.
     """
     schedule = build(truth)
     prove(schedule)
@@ -304,12 +304,12 @@ def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: 
 
 
 def roots(name: str, n: int) -> Sequence[int]:
-    """Return the possible roots of a collective of n ranks whose file names none, 0 first."""
+    """Return the ranks that may be the root of a collective of n ranks if its file does not name the root, 0 first."""
     return range(min(n, MOST_ROOTS) if collective(name).rooted else 1)
 
 
 def first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Schedule:
-    """Return the schedule for the first root with a valid proof; raises ScheduleError if there is none."""
+    """Return the schedule for the first of `roots` for which it can be proved; else raises ScheduleError."""
     for root in roots[:-1]:
         with suppress(ScheduleError):
             return made(root)

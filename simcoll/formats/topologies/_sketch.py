@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simcoll import units
 from simcoll.config import yaml_tree
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import SimcollError
 from simcoll.topology.machine_files import LinkRule, SystemFile, shipped_systems
@@ -36,7 +36,7 @@ def lender(
     fits: Callable[[SystemFile], bool],
     contradicted: Callable[[SystemFile], str] = lambda _: "",
 ) -> LenderSystem:
-    """Return the shipped system that supplies missing facts: the `assumed` one, or the only one that `fits`.
+    """Return the shipped system that supplies facts which a file lacks: the `assumed` one, or the only one that `fits`.
 
     Raises SimcollError with the choices if several fit or none, or with the text of `contradicted` if the file
     contradicts the assumed system. Raises InputError for an unknown name.
@@ -53,13 +53,13 @@ def lender(
 
 
 def check_assumed(source: str, assumed: str | None, contradiction: str) -> None:
-    """Raise SimcollError if a file contradicts the assumed system."""
+    """Raise SimcollError with the text `contradiction`, unless it is empty: the file contradicts the assumed system."""
     if assumed and contradiction:
         raise SimcollError(f"{source}: it does not fit --assume {assumed}: {contradiction}; name another, or none")
 
 
 def nvlinks(system: SystemFile) -> frozenset[int]:
-    """Return the set of numbers of NVLinks between pairs of GPUs, as `nvidia-smi` counts them; empty without NVLink."""
+    """Return the numbers of NVLinks that pairs of GPUs have, as `nvidia-smi` counts them; empty without NVLink."""
     each = NVLINK.get((system.gpu.compute_capability if system.gpu else None) or 0, 20.0)
     rules = [rule for rule in system.links if rule.kind == "nvlink"]
     return frozenset(round(_number(rule.bandwidth, "GB/s") / each) for rule in rules)
@@ -105,7 +105,8 @@ class LenderSystem:
         return kind in self._rules
 
     def speed(self, kind: str, bandwidth: float | None = None) -> LinkText:
-        """Return a link of a kind, by default with the system's bandwidth. Kinds that it lacks get PCIe's values."""
+        """Return a link of a kind, with this `bandwidth` (GB/s) or the system's; PCIe's values if it has no such
+        link."""
         rule = self._rules.get(kind) or self._rules.get("pcie") or self.file.links[0]
         own = _number(rule.bandwidth, "GB/s") if bandwidth is None else bandwidth
         return LinkText(own, _number(rule.latency, "us"), kind)
@@ -124,7 +125,8 @@ def _number(text: str, unit: str) -> float:
 
 @dataclass
 class Sketch:
-    """A machine under construction; its `pattern` supplies missing facts. Devices are named by kind and number."""
+    """A machine under construction. A shipped system, `pattern`, supplies missing facts. Devices have kind and number
+    as names."""
 
     pattern: LenderSystem
     name: str = ""
@@ -141,7 +143,7 @@ class Sketch:
         return name
 
     def join(self, u: str, v: str, speed: LinkText) -> None:
-        """Link two devices in both directions; an existing link gains the bandwidth."""
+        """Link two devices in both directions; if they are already linked, add the bandwidth to their link."""
         ends = (u, v) if (v, u) not in self.links else (v, u)
         old = self.links.get(ends)
         bandwidth = round(speed.bandwidth + (old.bandwidth if old else 0.0), 6)

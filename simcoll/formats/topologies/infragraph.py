@@ -30,7 +30,7 @@ _HINTS: Final = (("GB200", "gb200-nvl72"), ("B300", "hgx-b300"), ("B200", "hgx-b
 
 @dataclass
 class _ExpandedGraph:
-    """The graph after expansion of all counts: kind and node of each device, and links with their type in the file."""
+    """The graph after expansion of all counts: each device's kind and node, and links with their file's type."""
 
     tree: Node
     devices: dict[str, Node]
@@ -74,7 +74,7 @@ def read(text: str, source: str, assumed: str | None = None) -> InfraSketch:
 
 @dataclass
 class InfraSketch(Sketch):
-    """A topology whose devices keep their names."""
+    """A topology file whose devices keep the names that the infragraph file gives them."""
 
     graph: _ExpandedGraph | None = None
 

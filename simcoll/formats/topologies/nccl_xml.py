@@ -44,7 +44,7 @@ _XGMI: Final = {"906": 24.0, "908": 24.0, "90a": 36.0, "910": 36.0, "94": 48.0}
 
 @dataclass
 class _PcieDevice:
-    """A PCIe device: GB/s of its upward link, the devices below it, and its GPU or NICs."""
+    """A PCIe device: GB/s of its link upwards, the devices below it, and its GPU or NICs if it is one."""
 
     element: Element
     up: float
@@ -120,7 +120,7 @@ def _box(element: Element) -> _PcieDevice | None:
 
 
 def _pcie(element: Element) -> float:
-    """Return a PCIe link's GB/s as in NCCL. Unknown speeds are generation 3, unknown widths (255 on Linux) 16 lanes."""
+    """Return a PCIe link's GB/s as in NCCL: unknown speeds are generation 3, unknown widths (255 on Linux) 16 lanes."""
     speed = re.match(r"([0-9.]+?)(?:\.0)? GT/s", element.attributes.get("link_speed", ""))
     width = element.whole("link_width", "16", most=255) % 255 or 16
     return width * _LANE.get(speed[1] if speed else "", 60) / 80
@@ -135,7 +135,7 @@ def _number(box: _PcieDevice) -> tuple[int, str]:
 
 
 def _hang(boxes: list[_PcieDevice], above: str, names: dict[int, str], sketch: Sketch) -> None:
-    """Add devices and their links to the parent (`above`), without bridges that have a single device below."""
+    """Add devices and their links below the device `above`. A bridge with a single device below is left out."""
     for box in boxes:
         speed = _checked(box, sketch)
         while box.kind == "pcie_switch" and len(useful := [b for b in box.below if _leads(b, names)]) == 1:
@@ -221,7 +221,7 @@ def _wanted_nics(nics: list[_PcieDevice], sketch: Sketch) -> list[_PcieDevice]:
 
 
 def _say_hardware(cpu: Element, nics: list[_PcieDevice], sketch: Sketch) -> None:
-    """Record the processor's vendor and the NICs' rate, on which a library's choices depend."""
+    """Record the processor's vendor and the NICs' rate in the sketch; the choices of NCCL depend on them."""
     vendors = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
     vendor = vendors.get(cpu.attributes.get("vendor", ""), {"arm64": "arm", "ppc64": "ibm"}.get(_arch(cpu), ""))
     if vendor:
@@ -332,7 +332,7 @@ def _direct(a: str, b: str, bandwidth: float, sketch: Sketch) -> None:
 
 
 def _borrowed_links(gpus: list[str], sketch: Sketch) -> None:
-    """Add the pattern's NVLinks to a skeleton, if both have the same number of GPUs, or the pattern has NVSwitches."""
+    """Add the pattern's NVLinks to a skeleton, if both have equally many GPUs, or the pattern has NVSwitches."""
     counts = sketch.pattern.file.counts
     kind = next((kind for kind in ("nvlink", "xgmi") if sketch.pattern.has(kind)), None)
     if "nvswitch" in counts:

@@ -182,8 +182,8 @@ def _check_values(root: Element) -> None:
 
 
 def _place_of(root: Element, about: tuple[str, ...]) -> Place:
-    """Return the place of a device or, if it has none, of an edge that names it; for two devices, the place of the last
-    edge between them. If nothing is found, return the beginning of the file."""
+    """Return the place in the file of a device, or, if the file does not list it, of an edge that names it. For two
+    devices, return the place of the last edge between them. If nothing is found, return the beginning of the file."""
     nodes, edges = list[Place](), list[Place]()
     for element in root.below():
         said = element.attributes

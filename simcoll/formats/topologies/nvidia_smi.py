@@ -27,8 +27,8 @@ _NEAR = ("PIX", "PXB", "PHB", "NODE")
 
 
 class Matrix(NamedTuple):
-    """Names of GPUs and NICs. `cells[a, b]`: the path between two devices; `numa`: each device's NUMA node or
-    processors; `called`: each NIC's name in the legend."""
+    """The contents of the matrix: names of GPUs and NICs. `cells[a, b]` is the path between two devices, `numa` each
+    device's NUMA node or processors, `called` each NIC's name in the legend."""
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
@@ -49,7 +49,7 @@ def _is_header(line: str) -> bool:
 
 
 def read(text: str, source: str, assumed: str | None = None) -> Sketch:
-    """Return the machine of a matrix, with speeds and latencies of the `assumed` shipped system, or of the only one
+    """Return the machine of a matrix. Speeds and latencies come from the `assumed` shipped system, or from the only one
     with such numbers of NVLinks. Raises InputError with line and column, and SimcollError if several systems fit."""
     matrix = parse(text, source)
     sketch = Sketch(_pattern(matrix, source, assumed))
@@ -110,7 +110,7 @@ def _header(line: str, place: Place) -> list[str]:
     columns = words[: min(ends, default=len(words))]
     if len(set(columns)) < len(columns) or len(columns) > MOST_DEVICES:
         raise InputError(
-            "a device stands twice, or there are too many", f"give at most {MOST_DEVICES}, each once", place
+            "a device is named twice, or there are too many devices", f"give at most {MOST_DEVICES}, each once", place
         )
     return columns
 
@@ -138,7 +138,7 @@ def _row(line: str, columns: Sequence[str], place: Place) -> tuple[list[str], st
 
 
 def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
-    """Return the assumed system, or the only one whose pairs of GPUs have these numbers of NVLinks."""
+    """Return the assumed system, or the only shipped one whose pairs of GPUs have these numbers of NVLinks."""
     counts = {int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")}
     problem = f"the matrix does not say which GPUs {f'NV{max(counts)} joins' if counts else 'these are'}"
     return lender(
@@ -197,7 +197,8 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
 
 
 def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
-    """Add a PCIe switch per group of devices that share bridges, a CPU per group with one host bridge or NUMA node."""
+    """Add a PCIe switch per group of devices that share bridges, and a CPU per group with one host bridge or NUMA
+    node."""
     cells, pattern = matrix.cells, sketch.pattern
     bridged = _groups(devices, lambda a, b: cells[a, b] in _SWITCHED)
     for group in bridged:

@@ -39,7 +39,7 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 class Runner:
-    """A collective, ready to run on one rank. This base class does nothing; ranks outside all groups use it."""
+    """A collective, ready to run on one rank. This base class does nothing; ranks that are in no group use it."""
 
     def fill(self, values: NDArray[Any]) -> None:
         """Copy `values` into the rank's buffer."""
@@ -57,7 +57,7 @@ class Runner:
         return runs
 
     def close(self) -> None:
-        """Release what the library would wait for at its end."""
+        """Release, before the library ends, objects for which it would wait."""
 
     def result(self) -> NDArray[Any]:
         """Return the values of this rank's result slots."""
@@ -116,7 +116,7 @@ class LibraryCall(Runner):
 
 
 class GraphCall(LibraryCall):
-    """A library's collective whose calls in a row are replayed from a CUDA graph."""
+    """A library's collective whose repeated calls are replayed from a CUDA graph."""
 
     def __init__(self, *how: Any):
         super().__init__(*how)

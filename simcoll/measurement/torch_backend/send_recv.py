@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from simcoll.measurement.rank_program import MemoryRange, Move, SlotPlace, Stage, part_of
+from simcoll.measurement.program_of_rank import MemoryRange, Move, SlotPlace, Stage, part_of
 from simcoll.measurement.rank_tasks import IDLE, RankTask
 from simcoll.measurement.torch_backend.library_calls import TYPES, Runner, to_numpy, to_tensor
 from simcoll.schedule.collectives import OPERATORS, collective, cut_slots, promised
@@ -40,8 +40,8 @@ class TransferError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A pending write to a place. After `work` is done, `staged` is copied or reduced into the place's memory `home`;
-    `staged` is None if the message is received directly into it."""
+    """A pending write to a place in memory. After `work` is done, `staged` is copied or reduced into the place's memory
+    `home`. `staged` is None if the message is received directly into `home`."""
 
     index: int
     work: Any
@@ -53,8 +53,8 @@ class _Write:
 class Exchange(Runner):
     """A rank's part of a task's program, ready to run any number of times.
 
-    `post` is the way to post the transfers of a step. Before each wait, `waits(index)` is called with the index of the
-    awaited transfer, so that a watcher can name it.
+    `post` tells how the transfers of a step are started. Before each wait, `waits(index)` is called with the index of
+    the awaited transfer, so that a watching process can name it.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Exchange(Runner):
         return next((index for index, work in self._groups if not work.is_completed()), IDLE)
 
     def run(self) -> None:
-        """Run the part once. Raises TransferError."""
+        """Run the rank's part once. Raises TransferError."""
         self._writes, self._reads, self._groups = {}, {}, []
         step = self._blocking if self._post in ("sends-first", "even-odd") else self._batched
         for stage, ops in zip(self.part.stages, self._ops, strict=True):

@@ -85,7 +85,7 @@ class Session:
 
     @property
     def doubt(self) -> int:
-        """The greatest error of this rank's start in ns, due to the difference of hosts' clocks."""
+        """By how many ns this rank's start may differ from the agreed start, because hosts' clocks differ."""
         return self._offset.doubt
 
     def compare_clocks(self) -> None:
@@ -154,7 +154,7 @@ class Session:
         return min((step for step in steps if step > 0), default=0)
 
     def _meet(self) -> int:
-        """Agree on a start with all ranks, and wait for it; return the start on this host's clock, in ns."""
+        """Agree with all ranks on a start soon, and wait for it; return the start on this host's clock, in ns."""
         ahead = torch.tensor(self._now() + self._margin)
         dist.all_reduce(ahead, op=dist.ReduceOp.MAX)
         appointed = int(ahead) + self._offset.ahead
@@ -222,14 +222,14 @@ class Trip(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """The difference of this rank's clock from rank 0's (positive: ahead), and its largest error, in ns."""
+    """How far this rank's clock is ahead of rank 0's (negative: behind), and the error of this at most, in ns."""
 
     ahead: int
     doubt: int
 
 
 def offset(trips: Sequence[Trip]) -> Offset:
-    """Return the offset of clocks, computed from the quickest round trip.
+    """Return the difference of two clocks, computed from the quickest round trip.
 
     >>> offset([Trip(sent=1000, came=30, answered=40, back=1050)])
     Offset(ahead=990, doubt=20)

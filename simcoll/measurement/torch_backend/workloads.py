@@ -128,7 +128,7 @@ class DdpStep(Worker):
 
 
 def _caps(first: int, others: int) -> dict[str, Any]:
-    """Convert bucket limits (bytes) into arguments of DistributedDataParallel; RuntimeError if torch lacks them."""
+    """Return bucket limits (bytes) as arguments of DistributedDataParallel; RuntimeError if this torch lacks them."""
     if first == others:
         return {"bucket_cap_mb": max(1, others) / MIB}
     if (first, others) == (dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * MIB):
@@ -142,7 +142,7 @@ def _caps(first: int, others: int) -> dict[str, Any]:
 
 
 class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # torch is skipped: see pyproject.toml
-    """A layer's function whose passes sleep. The gradient of the weight is `data`, which differs between ranks."""
+    """A torch function whose passes sleep. The gradient of the weight is `data`, which differs between ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, data: Tensor, forward_ps: int, backward_ps: int) -> Tensor:
@@ -231,7 +231,7 @@ class SmallProgram(Worker):
         self._parts, self.expected = PROGRAMS[spec.template](self)
 
     def local(self, work: Callable[[], object]) -> Callable[[], object]:
-        """Return local work as a part of the program; it first sleeps as long as the workload says."""
+        """Return local work as a part of the program; before the work it sleeps as long as the workload says."""
 
         def part() -> None:
             _pause(self._pause_ps)
@@ -269,7 +269,7 @@ Made = tuple[list[Callable[[], object]], Tensor]  # the parts, and the result of
 
 
 def _whole(p: SmallProgram, rows: int, columns: int) -> Tensor:
-    """Return the data of all ranks, which each rank computes alike from a fixed seed."""
+    """Return the data of all ranks; each rank computes the same data from a fixed seed."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)).to(p.dtype)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.topology import networkx_attributes
 from simcoll.topology.graph import Topology
 from simcoll.units import format_bandwidth, format_duration

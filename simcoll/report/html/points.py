@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import SimcollError
 from simcoll.explanation.explain import SHOWN, explanation
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, explained_run, unheld_messages
@@ -126,9 +126,9 @@ def path_slices(parts: Iterable[Any]) -> Iterable[Slice]:
 
 
 def closely(points: Sequence[Point], rows: Sequence[ResultRow]) -> Iterator[Markup]:
-    """Yield HTML for the points that the report shows in detail, and notes on the others. On each topology and number
-    of ranks these are each algorithm's largest size, or each algorithm's shortest step of a workload. `rows` are the
-    result rows of `points`."""
+    """Yield HTML for the points that the report shows in detail, and notes on all other points. Shown are, for each
+    topology and number of ranks, each algorithm at its largest size, or each algorithm's shortest step of a workload.
+    `rows` are the result rows of `points`."""
     whole = len(rows) == len(points)  # `algorithm: all` leaves out rows of algorithms that cannot serve
     row_of = {id(point): row for point, row in zip(points, rows, strict=False) if whole}
     steps: dict[tuple[str, str, str], Point] = {}

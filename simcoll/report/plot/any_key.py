@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.errors import InputError
 from simcoll.prediction.result_rows import COLUMNS
 from simcoll.report.columns import (

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.report.columns import COMPETING, SETTINGS, Panel, PlotRow, by_columns, label_of, remarks, telling
 from simcoll.report.plot.style import (
     GREY,

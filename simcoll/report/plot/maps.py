@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.report.columns import (
     COMPETING,
     SETTINGS,

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from simcoll import units
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.prediction.result_rows import swept
 from simcoll.report.columns import (
     SETTINGS,

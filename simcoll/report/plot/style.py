@@ -86,7 +86,7 @@ def look(algorithm: str) -> Look:
 
 
 def looks_of(names: Sequence[str], ordered: bool = False) -> dict[str, Look]:
-    """Return each name's look: its algorithm's own look, or the next free one; if `ordered`, from dark to light."""
+    """Return each name's look: that of its algorithm, or the next free one; `ordered` names go from dark to light."""
     if ordered and len(names) > 2:
         shades = colormaps["viridis"]
         steps = (LIGHTEST * number / (len(names) - 1) for number in range(len(names)))

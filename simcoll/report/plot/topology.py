@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.report.plot.style import FAINT, GREY, INK, finish, frame
 from simcoll.topology.graph import Topology
 from simcoll.units import format_bandwidth
@@ -194,7 +194,8 @@ WORDS: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric", "
 
 
 def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None, title: str = "") -> Figure:
-    """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given; `title` says of what.
+    """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given; `title` is the
+    headline.
 
     One line stands for both directions of a link, or two lines if their utilisation differs. The link of a device to
     its own memory is not drawn.

@@ -23,30 +23,30 @@ from simcoll.config.arrays import Numbers
 from simcoll.config.numba_loader import Loops, choose
 from simcoll.engine._dependencies import looped_credits
 from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES
-from simcoll.engine.kernels import longest_kernel, waits
+from simcoll.engine.kernels import upper_bound_kernel, waits
 from simcoll.engine.kernels.link_tables import LinkTables
-from simcoll.engine.kernels.longest_kernel import LongestRun
+from simcoll.engine.kernels.upper_bound_kernel import UpperBoundRun
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 
 MOST_ROWS: Final = 50_000  # rows of the largest program that `in_turn` examines, which takes some 0.1 s
 
 
-class Longest(NamedTuple):
-    """A program laid out for `longest_kernel`: the kernel's columns (`run`), and its functions (`loops`)."""
+class UpperBound(NamedTuple):
+    """A program laid out for `upper_bound_kernel`: the kernel's columns (`run`), and its functions (`loops`)."""
 
     program: Program
     loops: Loops
-    run: LongestRun
+    run: UpperBoundRun
 
     def latest_ps(self, missing: int | None = None) -> int | None:
         """Return an upper bound in ps of the program's time after all ranks have come, if it has the links to itself.
         With a `missing` rank, bound the work that does not wait for that rank; None if a rank may finish without it."""
         run, program = self.run, self.program
         if missing is None:
-            return int(self.loops.like(longest_kernel).longest(run))
+            return int(self.loops.like(upper_bound_kernel).upper_bound(run))
         unsent = self.loops.give((program.src == missing).astype(np.int64))
-        quiet = int(self.loops.like(longest_kernel).longest(run._replace(unsent=unsent)))
+        quiet = int(self.loops.like(upper_bound_kernel).upper_bound(run._replace(unsent=unsent)))
         waits_ = np.zeros(program.schedule.participants, bool)
         waits_[missing] = True
         for ends, times in ((program.src, run.sent), (program.dst, run.complete)):
@@ -54,10 +54,10 @@ class Longest(NamedTuple):
         return quiet if waits_[: program.schedule.n].all() else None
 
 
-def longest_of(
+def upper_bound_of(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
-) -> Longest | None:
-    """Lay out a program for `longest_kernel`; None if links are dead or times may exceed the clock's range.
+) -> UpperBound | None:
+    """Lay out a program for `upper_bound_kernel`; None if links are dead or times may exceed the clock's range.
 
     The program runs in `loops`, each of which moves at most `piece` bytes of a transfer. At most `slots` transfers of a
     connection are in flight (0: any number). Links must serve one transfer after the other (`fifo`), without barriers
@@ -65,7 +65,7 @@ def longest_of(
     `in_turn` permits; the bound then counts from the end of the programs before.
     """
     sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
-    kernel = Loops(waits, choose(len(program) * loops, compiled, longest_kernel))
+    kernel = Loops(waits, choose(len(program) * loops, compiled, upper_bound_kernel))
     give, tables = kernel.give, LinkTables(sized)
     waits_ = _waits(sized, tables, max(loops, slots) if among else loops, slots) if len(program) else None
     if waits_ is None:
@@ -81,7 +81,7 @@ def longest_of(
     before = np.where(program.channel_before == NONE, last[program.channel], program.channel_before)
     _, _, row, later = looped_credits(program.connection, -slots) if slots else [NO_INDICES] * 4
     deep = 1 - int(later.min(initial=0))
-    run = LongestRun(
+    run = UpperBoundRun(
         loops=loops,
         reads=give(program.reads),
         chain=give(program.chain),
@@ -96,24 +96,25 @@ def longest_of(
         ends=kernel.fill(deep * rows, 0, np.int64),
         deep=deep,
     )
-    return Longest(program, kernel, run)
+    return UpperBound(program, kernel, run)
 
 
-def longest_ps(
+def upper_bound_ps(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
 ) -> int | None:
-    """Return an upper bound in ps of a program's time after all its ranks have come, or None: see `longest_of`."""
-    found = longest_of(program, loops, piece, slots, compiled, among)
+    """Return an upper bound in ps of a program's time after all its ranks have come, or None: see `upper_bound_of`."""
+    found = upper_bound_of(program, loops, piece, slots, compiled, among)
     return found and found.latest_ps()
 
 
 def in_turn(program: Program) -> bool:
     """Return whether each rank may begin a second program, equal but for sizes, as soon as it has finished this one.
 
-    Every channel must begin in the second only after all that it sent in the first has ended: then `longest_ps` counts
-    no more transfers ahead than with one program. Programs of more than `MOST_ROWS` rows give False, as the check takes
-    long. A transfer *hears of* a rank if, by its dependencies, it cannot begin before that rank has begun. In the
-    second program that rank has then received all of the first, so all transfers that it hears of there have ended.
+    Every channel must begin in the second only after all that it sent in the first has ended: then `upper_bound_ps`
+    counts no more transfers ahead than with one program. Programs of more than `MOST_ROWS` rows give False, as the
+    check takes long. A transfer *hears of* a rank if, by its dependencies, it cannot begin before that rank has begun.
+    In the second program that rank has then received all of the first, so all transfers that it hears of there have
+    ended.
     """
     rows, ranks = len(program), program.schedule.n
     if rows > MOST_ROWS:

@@ -1,4 +1,4 @@
-"""The loop that computes an upper bound of a program's time; see `longest`."""
+"""The loop that computes an upper bound of a program's time; see `engine.upper_bound`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ jit = jit_for(__name__)
 value = load_like(__name__, plain_waits).value
 
 
-class LongestRun(NamedTuple):
+class UpperBoundRun(NamedTuple):
     """The columns of one loop by row; a run has `loops` loops. Each row waits for the rows `reads`, `chain` and
     `before` (for the first row of a channel, its last row in the previous loop), and for the end of `credit_row`,
     `credit_loops` loops earlier. `held` is the most time in ps until its channel may start the next row, `takes` the
@@ -35,7 +35,7 @@ class LongestRun(NamedTuple):
 
 
 @jit
-def longest(run: LongestRun) -> Any:
+def upper_bound(run: UpperBoundRun) -> Any:
     """Return an upper bound in ps of when the run ends, apart from rows that wait for ranks that never come, and when
     channels may start again. It counts from the arrival of all other ranks."""
     rows, latest = len(run.reads), 0

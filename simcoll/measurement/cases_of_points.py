@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.errors import InputError, RefusedError
-from simcoll.measurement.rank_program import part_of
+from simcoll.measurement.program_of_rank import part_of
 from simcoll.measurement.rank_tasks import RankTask, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, MEANS, Backend, done_in_place, refusal, widths
 from simcoll.prediction.placed_topology import placed, topology_of
@@ -34,9 +34,10 @@ WORKLOAD_COPIES: Final = 8  # memory of a rank as a multiple of a workload's byt
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A point to run: its task, the columns of its row that do not depend on the run, and its number of launches.
+    """A point to run: its task, the columns of its row that are known before the run, and its number of launches.
 
-    Points with the same `key` have the same row."""
+    Points with the same `key` have the same row.
+    """
 
     task: RankTask | WorkTask
     columns: CaseRow
@@ -123,9 +124,9 @@ def _case(point: Point, backend: Backend) -> Case:
 
 
 def _key(scenario: Scenario) -> str:
-    """Return a key that is equal for points with the same real run.
+    """Return a text that is equal for points with the same real run.
 
-    The library's collective ignores the algorithm, also in a workload. Most collectives ignore `in_place`.
+    A library's collective ignores the algorithm, also in a workload. Most collectives ignore `in_place`.
     """
     if scenario.workload:
         spec = scenario.workload.model_copy(update={"algorithm": "auto"})
@@ -137,7 +138,7 @@ def _key(scenario: Scenario) -> str:
 
 
 def _sent(scenario: Scenario) -> Prediction:
-    """Return the prediction of a point for sends and receives; `auto` is the fastest algorithm that needs no switch."""
+    """Return the prediction of a point by sends and receives; `auto` is the fastest algorithm without switches."""
     if scenario.algorithm not in ("auto", "best"):
         return predict(scenario)
     entries = [registry.find(scenario.collective, name)[0] for name in registry.library(scenario.collective)]
@@ -157,7 +158,7 @@ def _whole(scenario: Scenario) -> Scenario:
 
 
 def _contract_only(schedule: Schedule) -> Schedule:
-    """Return the schedule without transfers; only ranks, groups and root remain."""
+    """Return the schedule without its transfers: it only tells ranks, groups and root."""
     none = np.zeros(0, np.int32)
     columns = dict.fromkeys(("step", "src", "src_slot", "dst", "dst_slot"), none)
     blocks = collective(schedule.collective).blocks(len(schedule.groups[0]))

@@ -10,7 +10,7 @@ from networks import ENTRIES, GB_PER_S, RANKS_ONLY, Own, devices, full_mesh, mak
 
 from simcoll.engine import event
 from simcoll.engine.binding import bind
-from simcoll.engine.bounds import beaten, lower_bound_ps
+from simcoll.engine.lower_bounds import beaten, lower_bound_ps
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.collectives import COLLECTIVES

@@ -10,9 +10,9 @@ from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation, join
-from simcoll.engine.longest import in_turn, longest_ps
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Params
+from simcoll.engine.upper_bound import in_turn, upper_bound_ps
 from simcoll.topology.graph import Link
 
 QUICK, SLOW = Link(50 * 10**9, latency_ps=500_000), Link(10**9, latency_ps=500_000)
@@ -21,7 +21,7 @@ QUICK, SLOW = Link(50 * 10**9, latency_ps=500_000), Link(10**9, latency_ps=500_0
 def took(made: Program, compiled: bool | None = None) -> tuple[int, int]:
     """The time that a program takes, and the longest that it may."""
     timeline = fast.run(made, compiled=compiled)
-    most = longest_ps(made, 1, int(made.sizes.max()), made.params.slots, compiled=compiled)
+    most = upper_bound_ps(made, 1, int(made.sizes.max()), made.params.slots, compiled=compiled)
     assert timeline is not None
     assert most is not None
     return timeline.makespan_ps, most
@@ -61,7 +61,7 @@ def test_compiled_loops_find_the_same() -> None:
 def test_what_may_never_end_has_no_longest_time() -> None:
     """A dead link on the way."""
     made = program("all_gather/ring", star(3, QUICK, {("h0", "switch"): Link(0, latency_ps=1)}), 3_000, sharing="fifo")
-    assert longest_ps(made, 1, 3_000, 0) is None
+    assert upper_bound_ps(made, 1, 3_000, 0) is None
 
 
 IN_TURN = {"all_reduce/tree": True, "all_reduce/nvls": True, "all_reduce/nvls_tree": True}
@@ -94,7 +94,7 @@ def test_of_calls_in_turn_no_channel_serves_two(name: str, turns: bool) -> None:
             np.minimum.at(begin, each.channel, timeline.start[first:last])
             ahead |= bool((begin < free).any())
             np.maximum.at(free, each.channel, timeline.end[first:last])
-            most = longest_ps(each, 1, 500, slots, among=True)
+            most = upper_bound_ps(each, 1, 500, slots, among=True)
             assert most is not None
             over = over + int(launch.max()) + most
             assert not turns or timeline.end[first:last].max() <= over

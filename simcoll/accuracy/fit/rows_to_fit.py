@@ -1,4 +1,4 @@
-"""Prepare measured rows for a fit: read tables, bind each row's point, and split rows to fit from rows held out."""
+"""Prepare measured rows for a fit: read tables, bind each row's point, and split rows into fitted and held-out ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simcoll.accuracy.fit.least_squares import Draw
 from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config.arrays import Floats, Numbers
-from simcoll.config.groups import grouped
+from simcoll.config.grouping import grouped
 from simcoll.config.input_files import decoded
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
@@ -37,9 +37,9 @@ MANY_LAUNCHES: Final = 3  # the bootstrap draws launches only of rows with at le
 
 
 class RetimedPoint:
-    """A point that is bound once and timed under many settings of costs, for fits.
+    """A point whose program is made once, and then timed under many costs during a fit.
 
-    If the library's choice depends on the fitted costs, each possible choice is bound, and the fastest one counts.
+    If the library's choice depends on the costs, there is a program for each possible choice, and the fastest counts.
     """
 
     def __init__(self, scenario: Scenario):
@@ -73,14 +73,14 @@ class RetimedPoint:
 
     @property
     def speeds(self) -> tuple[int, int]:
-        """The B/s of the slowest and of the fastest link that may limit the point."""
+        """The B/s of the slowest and the fastest link that may limit the point's time."""
         limits = [list(call.path) or links for call, links in zip(self._calls, self._links, strict=True)]
         speeds = [call.rated.bandwidths[links] for call, links in zip(self._calls, limits, strict=True)]
         return min(int(of.min(initial=2**62)) for of in speeds), max(int(of.max(initial=1)) for of in speeds)
 
     @property
     def processes(self) -> frozenset[Process]:
-        """The work that CPU processes of the host do for the call; empty if the scenario does not model host work."""
+        """The work that the host's CPU processes do for the call; empty if the scenario does not model host work."""
         return self._calls[0].processes
 
     @property
@@ -95,7 +95,7 @@ class RetimedPoint:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Measured rows (n,) with their times `measured` in ps; `which` numbers the point that predicts each row."""
+    """Measured rows (n,) with times `measured` (n,) in ps; `which` (n,) numbers the point that predicts each row."""
 
     rows: tuple[MeasuredRow, ...]
     measured: Floats
@@ -119,7 +119,7 @@ class Samples:
 
     @property
     def launches(self) -> list[str]:
-        """The names of the launch parameters that these rows can determine, of the host and of CUDA graphs."""
+        """The launch parameters, of the host and of CUDA graphs, that these rows can determine (their names)."""
         processes = {process for point in self.points for process in point.processes}
         posting = any(process.messages for process in processes)
         host = OF_HOST[:2] if posting else OF_HOST[:1] if processes else ()
@@ -128,12 +128,12 @@ class Samples:
 
     @property
     def uploads(self) -> set[float]:
-        """The distinct numbers of uploads per graph launch; two or more let a fit determine the cost of an upload."""
+        """The different numbers of uploads per graph launch; with two or more a fit can find an upload's cost."""
         return {point.uploads for point in self.points if point.scenario.launch.graph}
 
     @property
     def least_a_launch(self) -> float:
-        """The least time per launch in ps: a row's time over the number of launches of a process; 0 if unknown."""
+        """The least time per launch in ps: a row's time divided by its process's number of launches; 0 if unknown."""
         most = [max((process.launches for process in point.processes), default=0) for point in self.points]
         pairs = zip(self.measured.tolist(), self.which.tolist(), strict=True)
         return min((time / most[i] for time, i in pairs if most[i]), default=0.0)
@@ -145,10 +145,10 @@ class Samples:
 
     @cached_property
     def draw(self) -> Draw:
-        """A function that draws rows with replacement, for the bootstrap.
+        """A function that draws random rows with replacement, for the bootstrap.
 
-        If rows have medians of several launches, launches are drawn too: the same ones for all rows that were measured
-        together, as a disturbed launch disturbs all its rows.
+        If rows have medians of several launches, launches are drawn too. Rows that were measured together get the same
+        launches, because a disturbed launch disturbs all its rows.
         """
         launches = [_launches(row) for row in self.rows]
         several = (i for i, medians in enumerate(launches) if len(medians) >= MANY_LAUNCHES)
@@ -167,7 +167,7 @@ class Samples:
 
 
 def _launches(row: MeasuredRow) -> list[float]:
-    """Return the median time of each launch, in us, from the column `launch_us`; empty if the row has no valid one."""
+    """Return each launch's median time in us, from the column `launch_us`; empty without valid values."""
     try:
         medians = [float_of(text) for text in row.others.get("launch_us", "").split()]
     except ValueError:
@@ -178,10 +178,10 @@ def _launches(row: MeasuredRow) -> list[float]:
 def read(
     files: Sequence[Path | str], where: Mapping[str, str]
 ) -> tuple[list[MeasuredRow], list[TableSource], list[str]]:
-    """Read measured tables; return the rows, a record of each file, and remarks.
+    """Read measured tables; return their rows, a record of each file, and remarks.
 
-    Only rows of one harness are kept; of several harnesses it is `p2p`. Raises InputError for files that cannot be
-    read, for a `where` that keeps no row, and for rows of several harnesses without `p2p`.
+    Rows of one harness are kept (`p2p`: own sends, or a library's calls); if there are several, those of `p2p`. Raises
+    InputError for files that cannot be read, for a `where` that keeps no row, and for several harnesses without `p2p`.
     """
     tables, all_rows = list[tuple[str, bytes, list[MeasuredRow]]](), list[MeasuredRow]()
     for name in files:
@@ -224,7 +224,7 @@ def _one_harness(rows: Sequence[MeasuredRow]) -> tuple[str, list[str]]:
 
 
 def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples, list[str]]:
-    """Pair each row with its point; return the predictable rows, and a remark for each reason why others are not.
+    """Pair each row with its point; return the rows that can be predicted, and for all others remarks with reasons.
 
     Raises InputError if no row can be predicted.
     """
@@ -246,7 +246,7 @@ def samples(rows: Sequence[MeasuredRow], asking: RowQuestions) -> tuple[Samples,
 def of_pairs(
     pairs: Sequence[tuple[MeasuredRow, Scenario]], refused: Counter[str] | None = None
 ) -> tuple[Samples, list[str]]:
-    """Return samples of rows with their scenarios, like `samples`; `refused` counts rows that were left out before."""
+    """Return samples and remarks, like `samples`, from rows with scenarios; `refused` counts rows already left out."""
     refused = Counter() if refused is None else refused
     known: dict[str, int] = {}
     points, kept, which = list[RetimedPoint](), list[MeasuredRow](), list[int]()
@@ -270,9 +270,9 @@ def of_pairs(
 
 
 def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[np.bool_], str]:
-    """Choose the rows to fit: the rows that `fit` (column → values) names, or every second size.
+    """Choose the rows to fit: those with the values that `fit` (column → values) names, or every second size.
 
-    Returns flags (n,) and a description of the choice. Raises InputError if no row is chosen.
+    Returns flags, bool (n,), and a description of the choice. Raises InputError if no row is chosen.
     """
     if fit:
         chosen = np.array(table_join.among(samples.rows, fit, "--fit"))
@@ -283,7 +283,7 @@ def split(samples: Samples, fit: Mapping[str, Sequence[str]]) -> tuple[NDArray[n
 
 
 def every_second(rows: Sequence[MeasuredRow]) -> list[bool]:
-    """Return flags of the rows with the first, third, … size of their series."""
+    """Return flags of the rows with the first, third, fifth … size of their series."""
     series = grouped(rows, _series)
     odd = {key: set(sorted({row.size_bytes for row in of_series})[::2]) for key, of_series in series.items()}
     return [row.size_bytes in odd[_series(row)] for row in rows]

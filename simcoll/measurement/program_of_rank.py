@@ -25,7 +25,7 @@ SlotPlace = tuple[int, int]  # slot and loop
 
 @dataclass(frozen=True, slots=True)
 class MemoryRange:
-    """A range of the rank's memory, in elements."""
+    """A range of a rank's memory: where it begins and its length, in elements."""
 
     start: int
     count: int
@@ -50,7 +50,7 @@ class Move:
 
 
 class Stage(NamedTuple):
-    """The moves of a rank in one step, each kind in index order."""
+    """A rank's moves in one step: sends, receives and local copies, each in index order."""
 
     step: int
     receives: tuple[Move, ...]
@@ -94,7 +94,7 @@ def _move_text(verb: str, towards: str, move: Move, itemsize: int) -> str:
 def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: object = None) -> RankProgram:
     """Return the part of `rank`. `nbytes`, `itemsize` and `weights` must be those with which the program was bound.
 
-    Raises RefusedError for a schedule with in-network agents, as no switch reduces in a real run.
+    Raises RefusedError for a schedule in which switches reduce, as no switch reduces in a real run.
     """
     schedule = program.schedule
     if schedule.agents:
@@ -116,7 +116,7 @@ def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: ob
 
 
 def _held(program: Program, rank: int, nbytes: int, itemsize: int, weights: object) -> list[int]:
-    """Return the bytes of each buffer slot of `rank` before the first step."""
+    """Return the bytes that `rank` has in each slot of its buffer before the first step."""
     schedule = program.schedule
     contract = collective(schedule.collective)
     for group in schedule.groups:
