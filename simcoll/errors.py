@@ -156,7 +156,7 @@ _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def unwritable(path: Path, error: OSError) -> SimcollError:
     """Return the error for a file that cannot be written: SimcollError if the disk is full or broken, else InputError,
-    as `-o` names a folder that takes no files."""
+    because the user named a folder (e.g. by `-o`) that takes no files."""
     problem = f"{path}: cannot be written: {error.strerror}"
     if error.errno in _OF_THE_DISK:
         return SimcollError(f"{problem}; make room, or give another folder")

@@ -42,7 +42,8 @@ _SAID: Final[dict[int, bytes]] = {}  # content of the pipes read so far, by inod
 
 @contextmanager
 def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """In the context, read paths from `files` (path -> content), because workers on other machines lack them."""
+    """Return a context in which paths are read from `files` (path -> content), because workers on other machines lack
+    the files."""
     token = _CARRIED.set(files)
     try:
         yield
@@ -109,7 +110,8 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
 
 
 def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text") -> bytes:
-    """Read a file and return its bytes. Raises InputError: fix `cure` if no text, `smaller` if over `most`."""
+    """Read a file and return its bytes. Raises InputError with the fix `cure` if they are no text, or with `smaller` if
+    there are more than `most`."""
     data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
@@ -124,7 +126,7 @@ def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = 
 
 def check_text(head: bytes, source: str, cure: str) -> None:
     """Raise InputError if the first bytes of a file are no text: if over a third are undecodable or control codes. Text
-    in another encoding than UTF-8 has fewer, because its ASCII characters are the same."""
+    in another encoding than UTF-8 has fewer such bytes, because its ASCII characters have the same codes."""
     if what := next((what for mark, what in _PACKED.items() if head.startswith(mark)), None):
         raise InputError(f"{source}: {what}", "unpack it first")
     if head.startswith(_GZIP):
@@ -192,12 +194,12 @@ class ImportLog:
     warnings: list[str] = field(default_factory=list)
 
     def assume(self, line: str) -> None:
-        """Record the value that was assumed for one missing in the file."""
+        """Record a line about a value that the import assumed because the file lacks it."""
         if line not in self.assumed:
             self.assumed.append(line)
 
     def warn(self, line: str) -> None:
-        """Record missing or superfluous data of the file."""
+        """Record a line about missing or superfluous data of the file."""
         if line not in self.warnings:
             self.warnings.append(line)
 

@@ -32,7 +32,8 @@ VARIABLE: Final = "SIMCOLL_LONGEST"  # environment variable that sets another li
 
 
 def check_time(took_s: float, what: str, cure: str, key: str) -> None:
-    """Raise InputError if an estimate of `took_s` processor seconds exceeds the limit, or VARIABLE is no duration."""
+    """Raise InputError if an estimate of `took_s` processor seconds exceeds the limit, or if the environment variable
+    with the limit (VARIABLE) is no duration."""
     longest_s = _longest_s()
     if took_s > longest_s:
         took, longest = (_in_words(seconds) for seconds in (took_s, longest_s))

@@ -161,7 +161,7 @@ def _for_numba(kernel: ModuleType) -> ModuleType:
 
 
 class Loops:
-    """The functions of a kernel. Its columns must have the form that they need: arrays if compiled, else lists."""
+    """The functions of a kernel, and the form of columns that they take: arrays if they are compiled, else lists."""
 
     def __init__(self, kernel: ModuleType, compiled: bool):
         self.compiled = compiled

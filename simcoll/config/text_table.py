@@ -25,7 +25,7 @@ WIDTH: Final = 120  # characters of a line without a terminal
 
 
 def width() -> int:
-    """Return the width of a line in characters: that of `COLUMNS` or of the terminal; else 120."""
+    """Return the width of a line in characters: the value of `COLUMNS`, else the terminal's width, else 120."""
     return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
 
 
@@ -53,8 +53,8 @@ def fitted(
     """Return the table as `render` does, and a remark on omitted columns.
 
     If lines are too wide, some `spare` columns are omitted: first columns with one value in all rows, then results and
-    columns that depend on others. Columns that distinguish rows stay. The remark lists the values of the former and the
-    names of the latter; it is empty if no column was omitted.
+    columns that depend on others. Columns that distinguish rows stay. The remark lists the omitted columns, with their
+    value if it is equal in all rows; it is empty if no column was omitted.
     """
     kept, shared, left = list(columns), list[str](), list[str]()
     follow = [name for name in spare if not _alike(name, rows) and (name in FOLLOW or _is_result(name))]
@@ -92,8 +92,9 @@ def _with_unit(name: str, value: object) -> str:
 def render(columns: Sequence[str], rows: Sequence[Mapping[str, object]], together: Collection[str] = ()) -> str:
     """Return the table as text, one line per row. A column's unit follows from its name; `-` stands for absent values.
 
-    In a column with a long time each cell has its own unit; if one column of `together` has a long time, this holds for
-    all of `together`. If lines are too wide, first the gaps between columns shrink, then cells are broken at spaces.
+    If a column of times has a long time, each of its cells has its own unit. If that column is one of `together`, it
+    holds for all columns of `together`. If lines are too wide, first the gaps between columns shrink, then cells are
+    broken at spaces.
 
     >>> print(render(["size_bytes", "ranks", "time_us"], [{"size_bytes": 1024, "ranks": 8, "time_us": 53.2189}]))
        size   ranks    time

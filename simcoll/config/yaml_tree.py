@@ -246,8 +246,8 @@ def _with_files(tree: Node, folder: Path) -> Node:
 
 def put(tree: Node, path: str, value: Node, place: Place | None = None) -> Node:
     """Return the tree with a value set at a dotted path; missing keys are created. If the path leads through a list of
-    mappings, the value is set in each. `place` is that of new keys; default: the value's place. Raises InputError if
-    the path leads through a scalar or a list of scalars."""
+    mappings, the value is set in each. New keys get `place`, by default the value's place. Raises InputError if the
+    path leads through a scalar or a list of scalars."""
     return _put(tree, path.split("."), value, place or value.place)
 
 
@@ -265,7 +265,7 @@ def _put(tree: Node, keys: Sequence[str], value: Node, place: Place) -> Node:
 
 
 def over(below: Node, above: Node) -> Node:
-    """Merge two mappings recursively; if both have a value at a key, that of `above` counts."""
+    """Merge two mappings recursively; if both have a value at a key, the value of `above` counts."""
     if not isinstance(below.value, dict) or not isinstance(above.value, dict):
         return above
     both = {key: over(below.value[key], child) if key in below.value else child for key, child in above.value.items()}
@@ -410,7 +410,7 @@ class MisplacedKeyError(BelowError):
 
 
 def validate(model: type[M], trees: Sequence[Node], mistakes: Sequence[Diagnostic] = ()) -> list[M]:
-    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and those of all trees."""
+    """Validate every tree as a `model`. Raises InputError with the given `mistakes` and the mistakes of all trees."""
     models: list[M] = []
     errors: dict[tuple[Place | None, str], Diagnostic] = {(d.place, d.what): d for d in mistakes}
     for tree in trees:
@@ -462,7 +462,8 @@ def _located(error: ValidationError, model: type[Model], tree: Node) -> Iterator
 
 
 def _unswept(path: Sequence[str], node: Node) -> str:
-    """Return the fix for a list or range at a key that takes no list, as users expect of a sweep; else ""."""
+    """Return the fix if a list or range stands below a key that is not swept and takes single values only; else an
+    empty text."""
     above = list(itertools.takewhile(lambda part: not part.isdigit(), path))
     several = isinstance(node.value, list) or (isinstance(node.value, dict) and "from" in node.value)
     if len(above) == len(path) or not several:

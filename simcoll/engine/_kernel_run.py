@@ -176,7 +176,8 @@ class KernelRun:
         return self.give(np.tile(arrivals[routes.src][self.program.way], loops) if arrivals.any() else NO_TIMES)
 
     def lead(self) -> Any:
-        """Return for each route the ps from a transfer's start to its head at the first link; empty if all are 0."""
+        """Return for each route the time in ps from a transfer's start until its head reaches the first link; empty if
+        all are 0."""
         (src, dst, *_), o_send = self.program.routes, self.program.by_way("o_send")
         return self.give(np.where(src == dst, 0, o_send) if o_send.any() else NO_TIMES)
 
@@ -312,7 +313,8 @@ class KernelRun:
         return waits.Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
     def fabric(self, caps: Array, width: int) -> fair_kernel.FairFabric:
-        """Return a fabric without flows. `caps` of channels are extra links; a flow uses up to `width` links."""
+        """Return a fabric without flows. The bandwidth caps of channels (`caps`) become extra links; a flow uses up to
+        `width` links."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
         flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links

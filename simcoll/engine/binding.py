@@ -158,7 +158,7 @@ class _Frame:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The fields of `program`, by name."""
+        """A dictionary of the fields of `program`, by name."""
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
 
     def _first(self) -> tuple[Index, Index]:

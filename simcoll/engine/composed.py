@@ -124,9 +124,10 @@ def composed_ps(
     durations: Sequence[int | Numbers] | None = None,
 ) -> int | None:
     """Return the time in ps of a plan of `operations` on `n` ranks; None if calls delay each other on a link or cannot
-    run separately. `calls` holds the call of each operation, None for computations. `ran` collects the calls that ran;
-    only a call in this set may be skipped when no operation needs its end. `joined` caches the joined programs of
-    chained calls, for further runs of the plan with other `durations` (ps), which replace those of `operations`."""
+    run separately. `calls` holds the call of each operation, None for computations. Calls that run are added to `ran`;
+    only a call in `ran` may be skipped when no operation needs its end. `joined` caches the joined programs of chained
+    calls, for further runs of the plan with other `durations`: times in ps in place of the durations of
+    `operations`."""
     if not _apart(calls, network):
         return None
     known = set() if ran is None else ran, {} if joined is None else joined
@@ -225,7 +226,8 @@ class _Composition:
         return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
 
     def _soonest(self, before: int, number: int, when: Numbers) -> int:
-        """Return the earliest time in ps in `when`, by rank of `number`, for ranks that are also in `before`."""
+        """Return the earliest time in `when` (ps, by rank of operation `number`) of the ranks that also take part in
+        operation `before`."""
         shared = self._shared(before, self.operations[number])
         return int(least(when if shared is None else when[shared >= 0], initial=NEVER))
 
@@ -253,8 +255,8 @@ class _Composition:
         return alike and all(self.operations[each].ranks is ranks for each in (number, only))
 
     def _enter(self, number: int, opened: Opened) -> bool:
-        """Record when operation `number` begins. Return False if a call must run, but cannot finish or delays
-        others."""
+        """Record when operation `number` begins. Return False if a call has to run, but cannot finish or delays other
+        calls."""
         call = self.calls[number]
         if opened.chain != number and not self._stands(opened):  # hidden operations or the chain changed meanwhile
             if (now := self._opened(number)) is None:

@@ -49,7 +49,8 @@ def run(program: Program) -> Timeline:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Switch off the search for reference cycles: events make none, and the search takes a quarter of the time."""
+    """Return a context in which Python does not search for reference cycles: events make none, and the search takes a
+    quarter of the time."""
     if not gc.isenabled():
         yield
         return
@@ -476,7 +477,7 @@ class _EventRun:
             self.opened.then(self.receiver[i], self.complete, i)
 
     def complete(self, i: int) -> None:
-        """Complete a transfer, and the transfers chained to it that have ended."""
+        """Complete transfer `i`, and each later write to its slot that has ended and only waited for that."""
         while i != NONE and self.ended.at[i] != NONE:
             self.completed.reach(i, self.env.now)
             i = self.behind.get(i, NONE)
@@ -570,7 +571,8 @@ class _Barrier:
 
 
 def _stuck(run: _EventRun) -> StuckError:
-    """Return the error to raise. It names the first transfer that did not end, and what this transfer waits for."""
+    """Return the error to raise. It names the first transfer that did not end, and the event for which this transfer
+    waits."""
     i = run.ended.at.index(NONE)
     why, when = _missing(run, i)
     return StuckError(f"the run cannot finish: {_in_words(run.program, i)} {why}", when)

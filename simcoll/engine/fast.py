@@ -55,7 +55,8 @@ def totals(program: Program | LoopedProgram, compiled: bool | None = None) -> To
 
 
 def end_ps(program: Program, until: int = NEVER) -> int | None:
-    """Return when a program ends, in ps; if after `until`, any time after `until`. None if it cannot end."""
+    """Return when a program ends, in ps; None if it cannot end. If it ends after `until`, the result may be any time
+    after `until`."""
     _, result = _run(program, "nothing", None, until=until)
     return result and result.latest
 

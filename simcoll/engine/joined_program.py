@@ -23,8 +23,8 @@ class Operation(NamedTuple):
 
     Rank r of `program` is `ranks[r]`; operations with the same program have the same ranks. Without a program the ranks
     only compute. Each rank works for at least `duration` ps (one number, or one for each rank). `after` holds numbers
-    of earlier operations: a rank waits for those of them in which it takes part. Operations of one `stream` run one
-    after the other on each rank.
+    of earlier operations: a rank waits for the earlier operations in which it takes part. Operations of one `stream`
+    run one after the other on each rank.
     """
 
     ranks: Index
@@ -73,7 +73,7 @@ def _check(operations: Sequence[Operation], bound: Sequence[Program], views: int
         raise InputError([Diagnostic(what, "leave out `barrier` and `blocking`", "model")])
     ways = {program.params.sharing for program in bound}
     if len(ways) > 1 or (views > 1 and ways != {"fifo"}):
-        what = "operations that share links need the same `sharing`, and `fair` needs links that are alike for all"
+        what = "operations that share links need the same `sharing`, and `fair` needs equal links for all"
         raise InputError([Diagnostic(what, "write `fifo`", "model.sharing")])
     total = sum(len(op.program) for op in operations if op.program)
     check_room(total, f"{total} transfers", "ask for fewer ranks or larger chunks", "ranks")

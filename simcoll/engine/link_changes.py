@@ -25,8 +25,8 @@ class BandwidthSpan(NamedTuple):
 
 
 class Served(NamedTuple):
-    """How a link serves a chunk, in ps: when service begins and ends (NEVER if it does not end), when the link is free
-    for the next chunk, and when the chunk is sent `again` because it was lost, or NONE."""
+    """How a link serves a chunk. Times in ps: when service begins and ends (NEVER if it does not end), and when the
+    link is free for the next chunk. `again`: when the chunk is sent again because it was lost, or NONE."""
 
     begin: int
     end: int
@@ -53,7 +53,7 @@ class LinkChanges:
 
     @cached_property
     def turns(self) -> Index:
-        """The time in ps at which each row of `way_after` but the first takes effect, int64 (turns,)."""
+        """The times in ps at which links are found dead, in order, one for each turn, int64 (turns,)."""
         found = np.zeros(len(self.way_after) - 1, np.int64)
         found[self.turn[self.turn > 0] - 1] = self.at[self.turn > 0]
         return found
@@ -64,7 +64,8 @@ class LinkChanges:
         return zip(*(column.tolist() for column in columns), strict=True)
 
     def spans(self, bandwidths: Index) -> dict[int, list[BandwidthSpan]]:
-        """Return for each link that changes its spans of constant bandwidth, from time 0 to NEVER."""
+        """Return, for each link that changes, the time spans in which its bandwidth is constant, from time 0 to
+        NEVER."""
         rows: dict[int, list[tuple[int, int, int]]] = {}
         for at, link, bandwidth, turn in self:
             rows.setdefault(link, [(0, int(bandwidths[link]), NONE)]).append((at, bandwidth, turn))
@@ -78,7 +79,8 @@ class LinkChanges:
         }
 
     def kept(self, bandwidths: Index, until: int) -> dict[int, float]:
-        """Return for each link that changes its mean bandwidth from 0 to `until` ps, as a share of its first one."""
+        """Return, for each link that changes, its mean bandwidth from 0 to `until` ps, as a share of its first
+        bandwidth."""
         return {
             link: sum(bandwidth * (min(end, until) - start) for start, end, bandwidth, _ in spans if start < until)
             / (until * int(bandwidths[link]))

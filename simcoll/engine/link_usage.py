@@ -25,7 +25,8 @@ def utilisation(program: Program, makespan_ps: int) -> NDArray[np.float64]:
 
 
 def kept(program: Program, makespan_ps: int) -> NDArray[np.float64]:
-    """Return the mean bandwidth of each link over its bandwidth at the start, float64 (links,): 1 without faults."""
+    """Return the mean bandwidth of each link as a share of its bandwidth at the start, float64 (links,): 1 without
+    faults."""
     shares = np.ones(len(program.bandwidths))
     for link, share in (program.changes.kept(program.bandwidths, makespan_ps) if program.changes else {}).items():
         shares[link] = share

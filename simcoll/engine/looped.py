@@ -22,7 +22,8 @@ MOST_BITS: Final = 62  # bits of a heap key
 @dataclass(frozen=True, eq=False)
 class LoopedProgram:
     """A program stored as one loop. `one` is the program of a single loop over whole slots. It is repeated `loops`
-    times; each moves at most `piece` bytes of a slot. A connection has at most `slots` pieces in flight (0: any)."""
+    times; each loop moves at most `piece` bytes of a slot. A connection has at most `slots` pieces in flight (0: any
+    number)."""
 
     one: Program
     loops: int
@@ -73,9 +74,9 @@ def looped(
     weights: object = None,
     arrivals: Mapping[int, int] | None = None,
 ) -> LoopedProgram | None:
-    """Return the program that `bind` would make, as one loop and the number of loops. None if there is only one loop,
-    if some loop does not send every row, if a channel does not finish one loop before the next, or if sharing is not
-    `fifo`, or with barriers or blocking sends. Raises like `bind`."""
+    """Return the program that `bind` would make, as one loop and the number of loops. Return None if there is only one
+    loop, if some loop does not send every row, or if a channel does not finish one loop before the next. Also None with
+    barriers, with blocking sends, or without `fifo` sharing. Raises like `bind`."""
     waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no"
     in_turn = params.channels > 1 and params.channels_by == "chunk"
     if not params.chunk or waiting or in_turn:

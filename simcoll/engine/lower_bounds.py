@@ -65,7 +65,7 @@ class Cuts:
         return np.add.reduceat(values[self.members], self.starts)
 
     def around(self, place: int) -> NDArray[np.bool_]:
-        """Return for each cut whether it holds rank `place`."""
+        """Return for each cut (a set of devices) whether rank number `place` is in it."""
         return self.total((np.arange(self.n) == place).astype(np.int64)) > 0
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:
@@ -86,8 +86,8 @@ def lower_bound_ps(
     weights: object = None,
     reducing: bool = False,
 ) -> int:
-    """Return the larger of the latency and the bandwidth bound in ps, over all groups of the schedule. `reducing`: the
-    switches can reduce, even if this schedule does not use it."""
+    """Return the larger of the latency and the bandwidth bound in ps, over all groups of the schedule. `reducing`:
+    whether the network's switches can reduce, even if this schedule does not use that."""
     found: list[int] = []
     ends = schedule.collective, schedule.root
     for places in _apart(schedule, devices):
@@ -156,12 +156,14 @@ def _once(find: Callable[..., T], topology: Topology, *of: Any) -> T:
 
 
 def _hops(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the greatest distance in links between two ranks of which one must wait for the other's data."""
+    """Return the greatest number of hops on a shortest route between two ranks, one of which must wait for the other's
+    data."""
     return _most(topology.least_hops, collective, root, topology, places)
 
 
 def _latency_ps(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the greatest distance in ps of latency between two ranks of which one must wait for the other's data."""
+    """Return the greatest of the least latencies in ps between two ranks of which one must wait for the other's
+    data."""
     return _most(topology.least_latencies, collective, root, topology, places)
 
 

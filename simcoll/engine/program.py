@@ -70,7 +70,8 @@ class Tasks:
         return len(self.duration)
 
     def behind(self) -> tuple[Index, Index]:
-        """Return `first` and `after`, the inverse of `before`: awaiting task k are `after[first[k]:first[k + 1]]`."""
+        """Return `first` and `after`, the inverse of `before`: the tasks `after[first[k]:first[k + 1]]` wait for task
+        k."""
         waiting = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.first))
         return grouped(self.before, waiting, len(self))
 
@@ -138,7 +139,7 @@ class Program:
 
     @property
     def servers(self) -> int:
-        """The number of links, each counted once for all its views."""
+        """The number of distinct links. A link with several views (sets of bandwidth and latency) counts once."""
         return len(self.bandwidths) // self.views
 
     @property
@@ -161,7 +162,8 @@ class Program:
 
     @property
     def step(self) -> Index:
-        """The step of each transfer. A loop begins one step after the last if pipelined, else a whole schedule."""
+        """The step of each transfer. Each loop begins one step after the loop before it if pipelined, else after its
+        last step."""
         return self.once("step", (self.way,), self._steps)
 
     def _steps(self) -> Index:
@@ -222,7 +224,8 @@ class Program:
         return found
 
     def as_it_went(self, way: Index) -> Program:
-        """Return the program with `way` as the route of each transfer: the last routes, as in the timeline."""
+        """Return the program with the routes that transfers took in the end (`way`, one for each transfer), to match
+        its timeline."""
         return replace(self, way=way, changes=None) if len(way) else self
 
     @property
@@ -232,7 +235,8 @@ class Program:
 
     @property
     def _sums(self) -> Sums:
-        """The bytes sent, as `Sums`. If all transfers have one size, numbers of transfers are cached for them."""
+        """The bytes sent, as `Sums`. If all transfers have one size, cached numbers of transfers are multiplied by the
+        size."""
         columns = self.way, self.kind, self.routes.links
         counts: Sums | None = self.once("counts", columns, self._counted)
         if counts is None:
@@ -299,13 +303,13 @@ class Program:
         return self.params if self.part is None else self.parts[self.part[self.way[i]]]
 
     def by_way(self, field: str) -> NDArray[np.int64]:
-        """Return the value of a field of `Params` for each way, int64 (ways,)."""
+        """Return for each route (`way`) the value that its operation has for a field of `Params`, int64 (ways,)."""
         if self.part is None:
             return np.broadcast_to(np.int64(getattr(self.params, field)), len(self.routes.src))  # takes no memory
         return np.array([getattr(params, field) for params in self.parts], np.int64)[self.part]
 
     def by_kind(self, field: str) -> NDArray[np.int64]:
-        """Return the value of a field of `Params` for each size, int64 (sizes,): a size belongs to one operation."""
+        """Return for each size the value that its operation has for a field of `Params`, int64 (sizes,)."""
         found = np.full(len(self.sizes), getattr(self.params, field), np.int64)
         if self.part is not None:
             kind, way = self.once("ways of kinds", (self.kind, self.way), self._ways_of_kinds)

@@ -116,7 +116,7 @@ IDLE: Final = -(2**61)  # time of a missing link, where routes have different le
 
 def check_steps(messages: int, rows: int = 0, key: str = "ranks") -> None:
     """Raise InputError if it takes longer than allowed to replay `messages` one by one and to generate `rows`."""
-    cure = "ask for fewer ranks, or for equal shares over equal links, where a few ranks stand for all"
+    cure = "ask for fewer ranks, or for equal shares on equal links, so that a few ranks are simulated for all"
     took_s = messages * REPLAYED_S + rows * MADE_S
     check_time(took_s, f"{format_count(max(messages, rows))} messages, one by one,", cure, key)
 
@@ -131,9 +131,9 @@ def run(
     compiled: bool | None = None,
     whole: bool = True,
 ) -> Totals | None:
-    """Replay a stream and return its totals; None if its order is not that of time, or if it cannot be streamed.
-    `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), equal on all ranks. `compiled`
-    forces or forbids numba. `whole` allows repeated steps to run as columns."""
+    """Replay a stream and return its totals. Return None if it cannot be replayed, or if steps do not follow each other
+    in time. `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), equal on all ranks.
+    `compiled` forces or forbids numba. `whole` allows repeated steps to run as columns."""
     if not _fits(stream, network, params, sizes):
         return None
     parts = RoutedParts(stream, network, devices, params)
@@ -165,8 +165,8 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
 
 
 def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
-    """Return whether the stream can be replayed: loops run one after the other and send every row, there are no
-    in-network agents or blocking sends, no link is down, and sizes are equal or belong to slots."""
+    """Return whether the stream can be replayed. Loops must run one after the other and send every row. There must be
+    no in-network agents, blocking sends or dead links. Sizes must be equal or belong to slots."""
     looped = len(sizes) > 1 and (stream.pipelined or not sizes[-1].all())
     if looped or stream.agents or params.blocking != "no" or not network.bandwidths.all():
         return False
@@ -194,7 +194,7 @@ class _Alone(NamedTuple):
 
 
 class _Replay:
-    """One replay, with the state of the kernel: arrays if numba compiled it, else lists."""
+    """One replay of a stream, with the columns that the kernel changes: arrays if numba compiled it, else lists."""
 
     def __init__(
         self,

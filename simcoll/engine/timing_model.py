@@ -65,11 +65,11 @@ class RoutedNetwork(Protocol):
 
     @property
     def bandwidths(self) -> Index:
-        """B/s of each link; 0: the link is down."""
+        """Bandwidth of each link in B/s; 0 if the link is down."""
 
     @property
     def latencies(self) -> Index:
-        """ps of each link, at least 1."""
+        """Latency of each link in ps, at least 1."""
 
     @property
     def layout(self) -> Hashable:
@@ -126,7 +126,8 @@ def too_late(what: str) -> InputError:
 
 class Dependencies(NamedTuple):
     """For each transfer two earlier transfers, or NONE for data that was there at the start. `reads` made the value
-    that the transfer reads. `chain` wrote the same slot before, and must be complete before the transfer can be."""
+    that the transfer reads. `chain` wrote the same slot before, and must be complete before the transfer is
+    complete."""
 
     reads: Index
     chain: Index

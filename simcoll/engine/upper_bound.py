@@ -61,8 +61,8 @@ def upper_bound_of(
 
     The program runs in `loops`, each of which moves at most `piece` bytes of a transfer. At most `slots` transfers of a
     connection are in flight (0: any number). Links must serve one transfer after the other (`fifo`), without barriers
-    or blocking sends. `among`: programs that are equal but for sizes, and `in_turn`, run directly before and after; the
-    bound then counts from the end of those before.
+    or blocking sends. `among`: whether programs that differ only in sizes run directly before and after this one, as
+    `in_turn` permits; the bound then counts from the end of the programs before.
     """
     sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
     kernel = Loops(waits, choose(len(program) * loops, compiled, upper_bound_kernel))
@@ -154,8 +154,9 @@ class _Visits(NamedTuple):
 
 
 def _waits(program: Program, tables: LinkTables, loops: int, slots: int) -> tuple[Numbers, Numbers] | None:
-    """Return two upper bounds in ps for each row, counted from its head's arrival at the first link: the time until its
-    tail has passed that link, and until the row has ended. None if a time may exceed the clock's range."""
+    """Return two upper bounds in ps for each row: the time until its tail has passed the first link, and the time until
+    the row has ended. Both count from its head's arrival at the first link. None if a time may exceed the clock's
+    range."""
     (first, links), rows = program.hops, len(program)
     row, there = np.repeat(np.arange(rows), np.diff(first)), np.diff(first) > 0
     service = tables.service.reshape(-1, len(tables.rates))[program.kind[row], tables.rate_of[links]]

@@ -49,7 +49,7 @@ def names(collective: str) -> Mapping[str, NcclName]:
 
 
 def name_of(algorithm: str, collective: str) -> str:
-    """Convert the name of a schedule into that of the NCCL algorithm it implements; return other names unchanged.
+    """Convert the name of a schedule into the name of the NCCL algorithm it implements; return other names unchanged.
 
     >>> name_of("chain_tree", "all_reduce"), name_of("chain", "broadcast"), name_of("auto", "broadcast")
     ('tree', 'ring', 'auto')
@@ -66,7 +66,8 @@ def refusal(
     under: object = "",
     has: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Return the message for an unsupported call: the request, variables (`under`), and supported pairs (`has`).
+    """Return the message for an unsupported call: the request, variables that restrict it (`under`), and the pairs of
+    algorithm and protocol that are supported (`has`).
 
     >>> refusal("nccl", "all_reduce", "nvls", "LL", has=[("ring", "LL"), ("ring", "Simple"), ("nvls", "Simple")])
     'NCCL runs no all_reduce by nvls with LL here; it has ring (LL, Simple), nvls (Simple)'

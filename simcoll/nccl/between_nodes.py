@@ -101,11 +101,11 @@ class Transport(Model):
         which other senders occupy a receiver.
 
         If only the head of a queue may go, as on links between switches, head-of-line blocking limits the throughput.
-        With n senders and n receivers it is 1, 0.75, … 0.59 for n = 1, 2, … ∞ (Karol, Hluchyj and Morgan, "Input versus
-        output queueing on a space-division packet switch", 1987); the contention is then 0, 1/2, … 1. So `congestion`
-        is 1 / 0.59 - 1, 70 %. If one switch joins all nodes, only senders queue. A sender serves eight peers at a time
-        and sends to the first whose receiver is free: the throughput for large n is 0.88 (Hluchyj and Karol, "Queueing
-        in high-performance packet switching", 1988, a window of 8), a `congestion` of 14 %.
+        With n senders and n receivers the throughput is 1, 0.75, … 0.59 for n = 1, 2, … ∞ (Karol, Hluchyj and Morgan,
+        "Input versus output queueing on a space-division packet switch", 1987); the contention is then 0, 1/2, … 1. So
+        `congestion` is 1 / 0.59 - 1, 70 %. If one switch joins all nodes, only senders queue. A sender serves eight
+        peers at a time and sends to the first whose receiver is free: the throughput for large n is 0.88 (Hluchyj and
+        Karol, "Queueing in high-performance packet switching", 1988, a window of 8), a `congestion` of 14 %.
         """
         return 1.0 / (1.0 + self.congestion * contention)
 

@@ -78,12 +78,12 @@ class NcclCall:
 
     @cached_property
     def kind(self) -> CostKind:
-        """The key of `Kernels` with the costs of this call."""
+        """The field of `Kernels` (costs by protocol or kernel) with the costs of this call, e.g. `LL` or `NVLS`."""
         return "P2P" if self.algorithm == "p2p" else "NVLS" if self.algorithm.startswith("nvls") else self.protocol
 
     @property
     def schedule(self) -> str:
-        """The name of the schedule that simulates the call."""
+        """The name of the algorithm in simcoll's registry that simulates the call."""
         return SCHEDULES[self.algorithm, self.collective]
 
     @property
@@ -330,8 +330,8 @@ class NcclCall:
         return {"o_send": slice_ps, "o_recv": taken, **by_step}
 
     def launch_ps(self, costs: Kernels, launch: int, bandwidth: int) -> int:
-        """Return the time in ps of the call in addition to its steps. A channel has `bandwidth` B/s of the links;
-        `launch`: the launch in ps."""
+        """Return the time in ps of the call in addition to its steps. A channel has `bandwidth` B/s of the links.
+        `launch`: the time of the launch in ps."""
         if self.registered:
             hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
             return launch + hops * costs.LL.hop
@@ -402,9 +402,9 @@ class NcclCall:
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
     def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """Return the share of the links' bandwidth that one channel gets: of links within a node, of links to the
-        `host` if data are staged there, or of links to the network (`outer`), where rings use `nics` links. If links
-        limit a call, its channels share the bandwidth that all of them together reach."""
+        """Return the share of the bandwidth of links that one channel gets. The links are the links within a node, the
+        links to the `host` if data are staged there, or the links to the network (`outer`), where rings use `nics`
+        links. If links limit a call, its channels share the bandwidth that all of them together reach."""
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
@@ -496,7 +496,8 @@ class NcclCall:
     @property
     def _served(self) -> int:
         """Number of point-to-point messages that a proxy serves in one round. It receives several only over one
-        connection: with PXN, one connection carries those of all GPUs of a node (NCCL's src/transport/net.cc)."""
+        connection: with PXN, one connection carries the messages of all GPUs of a node (NCCL's
+        src/transport/net.cc)."""
         comm, parts = self.communicator, self.parts
         peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
         return min(p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
@@ -563,9 +564,9 @@ class NcclCall:
 
     @property
     def _split(self) -> float:
-        """Factor on the time of a tree's blocks in LL, because up and down share a block's threads. In NCCL 70 % of the
-        threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In the simulation one
-        receiver does both in turn, each in half of that time."""
+        """Factor on the time of a tree's blocks in LL, because the ways up and down share a block's threads. In NCCL 70
+        % of the threads reduce upwards, and 30 % broadcast downwards, which takes 1 / 0.3 times as long. In the
+        simulation one receiver does both in turn, each in half of that time."""
         return 1 / 0.3 / 2 if self.schedule == "chain_tree" else 1.0
 
     def _handled(self, block: BlockCosts, nbytes: int) -> int:

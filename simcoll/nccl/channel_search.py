@@ -63,7 +63,8 @@ class Demand(NamedTuple):
 
 
 class Round:
-    """A depth-first search for channels as the requirements `wanted`. Each better result is copied into `best`."""
+    """A depth-first search for channels that meet the requirements `wanted`. Each better result is copied into
+    `best`."""
 
     def __init__(self, node: NodePaths, wanted: Draft, best: Draft, across: bool, steps: int):
         self.node, self.best, self.across, self.left = node, best, across, steps
@@ -182,7 +183,8 @@ class Round:
             free[net] += whole
 
     def _entrances(self) -> list[int]:
-        """Return the NIC ports at which the next channel may enter the node, in order; each has another first."""
+        """Return the NIC ports at which the next channel may enter the node, in order; each channel begins with another
+        port."""
         nets = self._nets(None)
         first = self.draft.channels % max(1, len(nets))
         if first not in self._turned:
@@ -413,7 +415,8 @@ class Round:
         return limit
 
     def _fits(self, speed: float, links: Iterator[int], least: int) -> int:
-        """Return how many channels of `speed` GB/s the `links` can carry. Only allowed types from `least` on count."""
+        """Return how many channels of `speed` GB/s the `links` can carry. Only links of an allowed type, from `least`
+        on, count."""
         node, draft = self.node, self.draft
         farthest = draft.type_intra if least == NVL else draft.type_inter
         kinds = range(least, max(farthest, PIX if least == C2C else NVL) + 1)

@@ -32,10 +32,10 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXC
 
 @dataclass(frozen=True)
 class Communicator:
-    """`ranks` on `nodes`, equally many on each. `capability`: least compute capability of all GPUs, 90 for 9.0.
-    `nic_GBps`: 0 without NICs. `p2p_level`: the longest path over which GPUs of a node talk directly. `min_channels`,
-    `max_channels`, `buffer_bytes` (of Simple) and `net_chunk_bytes` (of messages between nodes) are the user's
-    settings, None for NCCL's defaults. `pxn`: whether GPUs may send through NICs of other GPUs."""
+    """A communicator: `ranks` on `nodes`, equally many on each. `capability`: least compute capability of all GPUs, 90
+    for 9.0. `nic_GBps`: 0 without NICs. `p2p_level`: the longest path over which GPUs of a node talk directly.
+    `min_channels`, `max_channels`, `buffer_bytes` (of Simple) and `net_chunk_bytes` (of messages between nodes) are the
+    user's settings, None for NCCL's defaults. `pxn`: whether GPUs may send through NICs of other GPUs."""
 
     ranks: int
     nodes: int

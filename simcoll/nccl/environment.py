@@ -53,8 +53,8 @@ EVERYTHING: Final = Selection()
 
 def selection(algo: str | None = None, proto: str | None = None) -> Selection:
     """Parse the values of NCCL_ALGO and NCCL_PROTO into a `Selection`; raises InputError for unknown names. A value is
-    a list for all collectives, or lists for single collectives, or the former followed by the latter: `ring,tree`,
-    `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` excludes the listed names."""
+    a list for all collectives, or lists for single collectives, or a list for all followed by lists for single ones:
+    `ring,tree`, `^nvls`, `allreduce:tree;broadcast:ring`, `^LL128;allreduce:LL128`. `^` excludes the listed names."""
     return Selection(
         _lists("NCCL_ALGO", algo, "algorithm", ALGORITHMS), _lists("NCCL_PROTO", proto, "protocol", PROTOCOLS)
     )
@@ -274,7 +274,7 @@ class NcclEnv(Model):
         return not names or met != but
 
     def transport(self, transport: Transport) -> Transport:
-        """Return the costs of messages between nodes, as changed by these variables (NCCL_NET_GDR_LEVEL)."""
+        """Return the costs of messages between nodes, changed as NCCL_NET_GDR_LEVEL demands."""
         return transport.without_gpudirect() if self.NCCL_NET_GDR_LEVEL else transport
 
     def applied(self, comm: "Communicator") -> "Communicator":

@@ -79,7 +79,8 @@ def parse(data: bytes | str, source: str) -> GraphFile:
 def _graph(element: Element) -> ChannelGraph:
     orders = tuple(_order(channel) for channel in element.children)
     if len(orders) != element.number("nchannels"):
-        element.wrong(f"nchannels={element.text('nchannels')!r}, but channels: {len(orders)}", "write how many")
+        problem = f"nchannels={element.text('nchannels')!r}, but the number of channels is {len(orders)}"
+        element.wrong(problem, f'write nchannels="{len(orders)}"')
     if len({len(order) for order in orders}) > 1:
         element.wrong("channels have different numbers of GPUs", "let them have the same GPUs")
     for name in ("speedintra", "speedinter"):

@@ -155,7 +155,8 @@ class NodePaths:
                 self.paths[device, base] = found.get(device, NodePath())
 
     def _type(self, link: int, path: NodePath) -> int:
-        """Return the type of a path extended by a link."""
+        """Return the type that `link` counts as in a path that goes on with `path`, e.g. PXB between two PCIe
+        switches."""
         near, far = (self.kinds[device] for device in self.ends[link])
         kind = self.types[link]
         if near == far == "pci":
@@ -216,7 +217,8 @@ class NodePaths:
     # --- nearest devices ---
 
     def near(self, device: int, others: Sequence[int]) -> list[int]:
-        """Return the devices of `others` with the widest path from a device; among these, those of the nearest type."""
+        """Return the devices of `others` with the widest path from a device; among equally wide paths, the nearest type
+        counts."""
         reached = [other for other in others if self.paths[device, other].bandwidth > 0]
         best = min((self._distance(device, other) for other in reached), default=(0.0, 0))
         return [other for other in reached if self._distance(device, other) == best]
@@ -255,6 +257,6 @@ class NodePaths:
         return self._to_try[asked]
 
     def spread(self, to: Sequence[int]) -> tuple[int, int]:
-        """Return the nearest and the farthest of the types of path from the GPUs to the devices `to`."""
+        """Return the nearest and the farthest type among the paths from the GPUs to the devices `to`."""
         types = [self.paths[gpu, other].type for gpu in self.gpus for other in to if gpu != other]
         return min(types), max(types)

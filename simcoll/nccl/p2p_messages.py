@@ -49,7 +49,8 @@ class MessageParts:
 def parts(
     comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None
 ) -> MessageParts:
-    """Return how NCCL splits a message of `message` bytes to each of `peers`. `between`: B/s between a node's GPUs."""
+    """Return how NCCL splits a message of `message` bytes to each of `peers` ranks. `between`: B/s between GPUs of a
+    node."""
     rule, most = _rule(comm, version), _power(comm.channels)
     least = highest = _each(comm, between)
     if comm.nodes == 1 and not rule.rounds:
@@ -100,7 +101,8 @@ def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
 
 
 def _each(comm: Communicator, between: int) -> int:
-    """Return the number of channels per peer: two for each NVLink, two over PCIe, but at most what the network uses."""
+    """Return the number of channels per peer: two for each NVLink, two over PCIe, but no more than the network can
+    use."""
     speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
     near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
     channels = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2

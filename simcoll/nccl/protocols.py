@@ -48,7 +48,7 @@ class SlowRing(Model):
 
 
 class Threads(Model):
-    """Rules for the number of threads of a channel, in addition to those of the protocols."""
+    """Rules for the number of threads of a channel, in addition to the rules of each protocol."""
 
     slow_ring: SlowRing
     simple_ring_extra: int
@@ -57,7 +57,8 @@ class Threads(Model):
 
 
 class LeastTraffic(Model):
-    """The least traffic of a channel in bytes (`former` before release `before`). LL's bytes count `of_LL` times."""
+    """The least traffic in bytes for which NCCL uses a channel; `former` applies before release `before`. Bytes of LL
+    count `of_LL` times."""
 
     bytes: int
     of_LL: int  # noqa: N815
@@ -96,7 +97,8 @@ class PatChunks(Model):
 
 
 class HalvedChunks(Model):
-    """Chunks of trees before a release: rows (chunks per level, least bytes), as in `tree_LL128`."""
+    """The rule for smaller chunks of trees, for releases before `before`: rows of (chunks per level, least bytes), as
+    in `tree_LL128`."""
 
     before: str
     halved: tuple[tuple[int, int], ...]
@@ -128,7 +130,8 @@ def figures() -> Protocols:
 
 
 def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
-    """Return the data bytes of one buffer step. `buffer`: bytes of Simple's buffer (NCCL_BUFFSIZE) if not the file's.
+    """Return the data bytes of one buffer step. `buffer`: the size of Simple's buffer if the user sets it
+    (NCCL_BUFFSIZE).
 
     >>> [step_bytes(protocol) for protocol in ("LL", "LL128", "Simple")]
     [32768, 576000, 524288]

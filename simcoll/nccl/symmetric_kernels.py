@@ -30,7 +30,8 @@ EXCHANGE: Final = 2  # hops with flags: data are sent and seen
 
 
 def serve(comm: Communicator, collective: str, version: str | None) -> bool:
-    """Return whether a release (None: the newest) has a symmetric kernel for a call: all_reduce with NVLS."""
+    """Return whether a release (None: the newest) has a symmetric kernel for a call, and simcoll models it: all_reduce
+    with NVLS."""
     known = version is None or numbers(version) >= SINCE
     one = comm.library == "nccl" and comm.nodes == 1
     return collective == "all_reduce" and one and known and comm.graph("nvls") is not None

@@ -43,7 +43,8 @@ _COMPARED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class TunerEntry:
-    """The table's entry for one pair: the latency of a call, and the bandwidth, in GB/s of the buffer."""
+    """The tuner's numbers for one algorithm and protocol: the latency of a call, and the bandwidth, in GB/s of the
+    buffer."""
 
     latency_us: float
     bandwidth_GBps: float  # noqa: N815
@@ -51,7 +52,7 @@ class TunerEntry:
 
 @dataclass(frozen=True)
 class TunerChoice:
-    """The pair that NCCL chooses, and the time in us that NCCL expects."""
+    """The algorithm and protocol that NCCL chooses, and the time in us that NCCL expects."""
 
     algorithm: NcclAlgorithm
     protocol: Protocol
@@ -189,7 +190,8 @@ class TunerTable:
     def _nvls_bus(
         self, constants: NcclConstants, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm
     ) -> float:
-        """Return NVLS's bus GB/s. In a node the switch doubles all_reduce's, but for a head's own share."""
+        """Return the bus bandwidth of NVLS in GB/s. The switch doubles the speed of an all_reduce within a node, except
+        for a head's own share of the data."""
         comm, channels = self.communicator, graph.channels
         if channels < 2:
             return 0.0

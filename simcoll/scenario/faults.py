@@ -32,7 +32,7 @@ _KEYS: Final = {  # kind -> (required keys, optional keys)
 
 
 class Fault(Model):
-    """A fault of the links called `link`. It begins at the time `at`."""
+    """A fault of all links whose name matches the pattern `link`, from the time `at` on."""
 
     link: str
     """Name of a link, as `simcoll topology show` prints it. `*` and `?` match any text and any letter."""
@@ -177,7 +177,8 @@ def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
 
 
 def with_less(topology: Topology, left: NDArray[np.float64]) -> Topology:
-    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Working links keep 1 B/s."""
+    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Links that are up keep at least 1
+    B/s."""
     rates = np.rint(topology.bandwidths * left).astype(np.int64)
     return topology.with_rates(np.maximum(rates, np.minimum(topology.bandwidths, 1)), topology.latencies)
 

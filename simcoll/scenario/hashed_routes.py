@@ -33,8 +33,8 @@ MOST_FLOWS = 1 << 31  # random numbers are below this; equal routes beyond it ar
 
 
 class Rails(NamedTuple):
-    """The rails that one simulated channel stands for, e.g. 4 of 8. `count`: the number of NICs of each node that its
-    channels use. `share`: the share of each link that the channels of one NIC get if all share it evenly, float
+    """The rails that one simulated channel stands for, e.g. 4 of 8. `nics`: the number of NICs of each node that its
+    channels use. `shares`: the share of each link that the channels of one NIC get if all share it evenly, float
     (links,) or one for all."""
 
     nics: int = 1
@@ -45,7 +45,7 @@ def hashed(
     program: Program, topology: Topology, flows: int, rng: np.random.Generator, rails: Sequence[Rails] = (Rails(),)
 ) -> Program:
     """Return the program with a random choice among equal routes between nodes; each pair has `flows` connections.
-    `rails` has one entry for each call in the program."""
+    `rails` has an entry for each call in the program: the rails that its simulated channel stands for."""
     src, dst, hop, links = program.routes
     numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
     known: dict[tuple[str, str, int], Route] = {}

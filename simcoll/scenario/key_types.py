@@ -134,7 +134,7 @@ def weighed(value: tuple[Any, ...]) -> tuple[Any, ...]:
         len({(isinstance(row, int), len(weights)) for row, weights in zip(value, rows, strict=True)}) != 1
         or not rows[0]
     ):
-        raise ValueError("the rows differ or are empty; write numbers, or rows of one length")
+        raise ValueError("the rows of weights differ in length or are empty; write numbers, or rows of one length")
     return value
 
 

@@ -69,7 +69,8 @@ class Launch(Model):
 
     @property
     def paced(self) -> bool:
-        """Whether the host launches each call on its own (without a CUDA graph), by processes with known GPUs."""
+        """Whether the host launches each call on its own (not by a CUDA graph), and the number of GPUs per process is
+        known."""
         return self.gpus_per_process is not None and not self.graph
 
     @property
@@ -86,7 +87,8 @@ class Launch(Model):
 
 
 class Process(NamedTuple):
-    """What one CPU process does for one call: it `launches` a kernel on each of its GPUs, and posts `messages`."""
+    """The work of one CPU process for one call: it `launches` a kernel on each of its GPUs, and posts `messages`
+    messages."""
 
     launches: int
     messages: int
@@ -121,7 +123,8 @@ def _driven(launch: Launch, nodes: Sequence[Hashable]) -> list[list[int]]:
 
 
 def _posts(collective: str, n: int, root: bool) -> int:
-    """Return how many messages one of `n` ranks posts in a call; 0 unless NCCL builds it from messages."""
+    """Return how many messages one of `n` ranks posts in a call; 0 unless NCCL builds the call from point-to-point
+    messages."""
     if collective not in _POSTING:
         return 0
     return 2 * (n - 1) if collective == "all_to_all" else 2 if collective == "send_recv" else n - 1 if root else 1

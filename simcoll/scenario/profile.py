@@ -82,10 +82,8 @@ class LinkScale(Model):
 
 
 class Errors(Model):
-    """Errors of predictions on some rows: `mape`, `median`, `p95` of |error| and `bias`, in percent.
-
-    90 % of measured / predicted lie between `low` and `high`, for normal residuals of this spread.
-    """
+    """Errors of predictions on some rows: `mape`, `median`, `p95` of |error| and `bias`, in percent. If residuals are
+    normal with the spread of these rows, 90 % of the ratios measured / predicted lie between `low` and `high`."""
 
     rows: int
     mape: float
@@ -97,7 +95,8 @@ class Errors(Model):
 
 
 class Series(Model):
-    """Measured rows that differ in size only. `setting`: all else that decides a time, see `fingerprint`."""
+    """Measured rows that differ in size only. `setting` stands for everything else that decides a time: see
+    `fingerprint`."""
 
     collective: str
     algorithm: str = "auto"
@@ -187,13 +186,14 @@ class HostCosts(Model):
     """The record of the fit: parameters, rows and errors."""
 
     def pace_ps(self, processes: Iterable[Process], further: int = 0) -> int:
-        """Return the host's time for a call, that of its slowest process, in ps; 0 without processes. `further` is the
+        """Return the host's time for a call in ps: the time of its slowest process, 0 without processes. `further`: the
         number of channels beyond the first."""
         launch = self.launch + further * self.channel
         return max((process.launches * launch + process.messages * self.message for process in processes), default=0)
 
     def late_ps(self, processes: Iterable[Process]) -> int:
-        """Return the ps by which each further block begins later: `block` if a process drives several GPUs, else 0."""
+        """Return how many ps each further thread block begins after the one before: `block` if a process drives several
+        GPUs, else 0."""
         return self.block if any(process.launches > 1 for process in processes) else 0
 
 
@@ -411,8 +411,8 @@ def transport_of(name: str) -> str | None:
 
 
 def files_of(name: str) -> list[Path]:
-    """Return the files from which a profile gets its values: its own file, and those of the profile that it is `like`
-    and of its transport. Raises the errors of `load_network`."""
+    """Return the files from which a profile gets its values: its own file, the files of the profile that it is `like`,
+    and the files of its transport. Raises the errors of `load_network`."""
     files, profile = [find_profile(name)], load_network(name)
     while profile.like:
         files, profile = [*files, find_profile(profile.like)], load_network(profile.like)
@@ -421,7 +421,8 @@ def files_of(name: str) -> list[Path]:
 
 
 def _of_machine(name: str) -> str | None:
-    """Return the fix for a profile's name with a machine's name in it (`nccl-h100`): the machine's profile."""
+    """Return the fix for a profile's name with a machine's name in it, such as `nccl-h100`: the machine's profile; else
+    None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
         own = load_system(system).profile
@@ -498,7 +499,7 @@ def _of_like(tree: Node) -> Node:
         raise InputError([Diagnostic(problem, did_you_mean(like.value, _SHIPPED), "like", like.place)])
     costs = _with_inherited(yaml_tree.read(_SHIPPED[like.value])).get("kernels")
     if costs is None:
-        cure = "name one that has, such as nccl-hopper, or leave 'like' out"
+        cure = "name a profile with `kernels`, such as nccl-hopper, or leave 'like' out"
         raise InputError([Diagnostic(f"{like.value!r} has no costs of kernels", cure, "like", like.place)])
     return yaml_tree.put(tree, "kernels", yaml_tree.over(costs, own) if own else costs)
 

@@ -64,7 +64,8 @@ def system_of(spec: TopologySpec | None) -> SystemFile | None:
 
 
 def _serving(system: SystemFile) -> list[str]:
-    """Return the shipped profiles for a system's GPUs: for their compute capability, if any, else for all."""
+    """Return the shipped profiles for a system's GPUs: profiles for exactly their compute capability if there are any,
+    else profiles for their generation."""
     if system.gpu is None:
         return []
     known = {name: load_network(name) for name in shipped_profiles()}

@@ -387,7 +387,7 @@ class Scenario(Model):
         if value is None or profile is None:
             return value
         if not load_profile(profile).as_nccl:
-            raise ValueError(f"{profile!r} has no kernels to run by; take one that has, or leave out `executor`")
+            raise ValueError(f"profile {profile!r} has no `kernels`; take one that has, or leave out `executor`")
         if value != "nccl" and collective and algorithm and algorithm in algorithm_names.names(collective):
             try:
                 _of_registry(collective, algorithm)

@@ -174,7 +174,7 @@ def _check_tables(scenarios: Sequence[Scenario], trees: Sequence[Node]) -> None:
 
 
 def names_collective(name: str) -> bool:
-    """Return whether a name is that of a collective, and not of a file or a shipped scenario."""
+    """Return whether a name means a collective, and not a file or a shipped scenario."""
     return name in COLLECTIVES and not Path(name).exists() and name not in shipped_scenarios()
 
 
@@ -254,7 +254,8 @@ def _places(tree: Node, above: str = "") -> dict[str, Place]:
 
 
 def topology_spec(name: str, nodes: int | None = None, options: Sequence[str] = ()) -> TopologySpec:
-    """Return the topology for `simcoll topology show`: a system or file, with `--set topology.…`. Raises InputError."""
+    """Return the topology for `simcoll topology show`: a system or file, changed by `--set topology.…`. Raises
+    InputError."""
     keys: dict[str, Any] = dict(machine_named(name))
     if nodes is not None:
         keys["nodes"] = nodes

@@ -134,7 +134,7 @@ class Drawn:
         return np.random.default_rng([abs(self.seed), int(self.seed < 0), self.replication, CAUSES.index(cause)])
 
     def skew(self, count: int) -> NDArray[Any]:
-        """Draw the lateness of `count` launches, in ps."""
+        """Draw for each of `count` launches by how many ps it is late."""
         if not self.spec.launch_skew or "launch_skew" not in self.causes:
             return np.zeros(count)
         return self.spec.launch_skew.draw(self._rng("launch_skew"), count)

@@ -65,9 +65,7 @@ def ring_all_reduce(ranks: ArrayLike, slots: ArrayLike) -> Iterator[StepPattern]
 
 def grid_reduce_scatter(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
     """Yield ring reduce-scatters along the last axis of a grid of ranks, then along the axis before it, and so on.
-
-    `chunks` has the shape of the grid: each rank ends with its own chunk reduced.
-    """
+    `chunks` has the shape of the grid: each rank ends with its own chunk reduced."""
     for axis in reversed(range(grid.ndim)):
         yield from ring_reduce_scatter(*rings_along(grid, chunks, axis))
 
@@ -80,10 +78,8 @@ def grid_all_gather(grid: Ranks, chunks: Ranks) -> Iterator[StepPattern]:
 
 def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
     """Return the rings along one axis of a grid of ranks, (rings, m), and the slots of their shards, (rings, m, w).
-
     Rings of inner axes run first. So at that time a rank only has chunks with its own coordinates on all inner axes. A
-    shard contains the chunks of all outer coordinates.
-    """
+    shard contains the chunks of all outer coordinates."""
     outer, m = int(np.prod(grid.shape[:axis])), grid.shape[axis]
     ranks = grid.reshape(outer, m, -1).transpose(0, 2, 1).reshape(-1, m)
     inner = len(ranks) // outer
@@ -93,11 +89,8 @@ def rings_along(grid: Ranks, chunks: Ranks, axis: int) -> tuple[Ranks, Ranks]:
 
 def recursive_all_reduce(ranks: ArrayLike, slots: ArrayLike, radix: int = 2) -> Iterator[StepPattern]:
     """Yield steps in which `radix` ranks at distance 1, radix, radix², … swap whole buffers of w slots (`slots` (rings,
-    w)).
-
-    The last round may have fewer ranks than `radix`. If the product of the rounds is less than m, surplus ranks send
-    their buffers to a neighbour first and get the result last, as in MPI libraries.
-    """
+    w)). The last round may have fewer ranks than `radix`. If the product of the rounds is less than m, surplus ranks
+    send their buffers to a neighbour first and get the result last, as in MPI libraries."""
     groups = _groups(ranks)
     whole = np.atleast_2d(np.asarray(slots, dtype=np.int64))
     whole = np.broadcast_to(whole, (len(groups), whole.shape[-1]))
@@ -129,10 +122,8 @@ def _rounds(m: int, radix: int) -> list[int]:
 
 
 def fold(groups: Ranks, size: int) -> tuple[Ranks, Ranks]:
-    """Split m ranks into `extra` and a `core` of `size` ≥ m/2 ranks: rank extra[i] hands its data to core[i].
-
-    The first 2·(m − size) ranks form pairs of neighbours; the odd rank of each pair is in the core.
-    """
+    """Split m ranks into `extra` and a `core` of `size` ≥ m/2 ranks: rank extra[i] hands its data to core[i]. The first
+    2·(m − size) ranks form pairs of neighbours; the odd rank of each pair is in the core."""
     pairs = groups.shape[1] - size
     extra = groups[:, 0 : 2 * pairs : 2]
     core = np.concatenate([groups[:, 1 : 2 * pairs : 2], groups[:, 2 * pairs :]], axis=1)
@@ -195,7 +186,8 @@ def two_trees(n: int) -> tuple[Ranks, Ranks]:
 def bit_tree(n: int) -> Ranks:
     """Return the parents (−1 at the root, node 0) in the binary tree whose leaves are the odd nodes.
 
-    A node's lowest set bit b gives its level: its parent has bit 2b set instead, or none where that is beyond n.
+    The lowest set bit b of a node's number gives its level. Its parent has bit 2b set in place of bit b, or neither bit
+    if that number is not below n.
 
     >>> bit_tree(8).tolist()
     [-1, 2, 4, 2, 0, 6, 4, 6]

@@ -46,8 +46,8 @@ class Collective:
 
     `before` and `after` give the contents of each rank and slot (arrays that broadcast); see `table`. `blocks(n)` is
     the number of blocks of a buffer; a schedule's number of chunks is a multiple of it. `busbw(n)` is nccl-tests'
-    factor from algbw to busbw. `turns` says which permutations keep the contract. `ranks`: any permutation of ranks,
-    and any of chunks. `blocks`: any permutation of ranks together with their blocks. Empty: perhaps none.
+    factor from algbw to busbw. `turns` says which permutations keep the contract: if `ranks`, any permutation of ranks
+    and any of chunks; if `blocks`, any permutation of ranks together with their blocks; if empty, perhaps none.
     """
 
     name: str
@@ -63,9 +63,7 @@ class Collective:
 
     def table(self, held: Held, n: int, n_chunks: int, root: int = 0, slots: Numbers | None = None) -> Numbers:
         """Return what each rank holds in some slots (default: all) according to `held`, which is `before` or `after`.
-
-        int64 (n, slots, 2): the rank whose value a slot holds (or NOTHING, ALL), and the block of that value.
-        """
+        int64 (n, slots, 2): the rank whose value a slot holds (or NOTHING, ALL), and the block of that value."""
         chosen = np.arange(n_chunks) if slots is None else slots
         values = np.empty((n, len(chosen), 2), np.int64)
         values[..., 0], values[..., 1] = held(np.arange(n)[:, None], chosen[None, :], n, n_chunks, root)
@@ -75,10 +73,8 @@ class Collective:
         self, nbytes: int, n: int, n_chunks: int, root: int = 0, itemsize: int = 1, weights: object = None
     ) -> NDArray[np.int64]:
         """Return the bytes of each slot of each rank before the first step, (n, n_chunks); 0 for undefined slots.
-
-        `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank. Raises ValueError
-        if the weights have the wrong shape.
-        """
+        `weights` are per block (gather_v, scatter_v, …), or for all_to_all a row per sending rank. Raises ValueError if
+        the weights have the wrong shape."""
         held = self.table(self.before, n, n_chunks, root)
         nothing, block = held[..., 0] == NOTHING, held[..., 1]
         cuts = cut(nbytes, n, n_chunks, itemsize, weights, self.blocks(n))
@@ -89,10 +85,8 @@ class Collective:
 
 
 def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, blocks: int) -> NDArray[np.int64]:
-    """Return the bytes of a buffer's chunks, (chunks,); if weights differ by rank, a row for each rank, (n, chunks).
-
-    A buffer is first cut into the contract's blocks (one a rank, for most), and each block into equal chunks.
-    """
+    """Return the bytes of a buffer's chunks, (chunks,); if weights differ by rank, a row for each rank, (n, chunks). A
+    buffer is first cut into the contract's blocks (one a rank, for most), and each block into equal chunks."""
     each = n_chunks // blocks
     if weights is None and blocks == 1:
         return split(nbytes, each, itemsize)[None, :]
@@ -202,10 +196,7 @@ def contracts(
 
 def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict[int, list[slice]]:
     """Return for every rank of a group the range of elements of each slot in its buffer of `elements`, also of
-    undefined slots.
-
-    Raises ValueError if the weights have the wrong shape.
-    """
+    undefined slots. Raises ValueError if the weights have the wrong shape."""
     contract = collective(schedule.collective)
     cuts: dict[int, list[slice]] = {}
     for group in schedule.groups:
@@ -225,11 +216,9 @@ def promised(schedule: Schedule, rank: int) -> list[int]:
 def expected(
     schedule: Schedule, rank: int, buffer_of: Callable[[int], NDArray[Any]], op: str, weights: object = None
 ) -> NDArray[Any]:
-    """Return the elements that a rank's result slots (`promised`) must hold, concatenated.
-
-    `buffer_of(r)` is the whole buffer of rank r before the collective. The result depends on the contract alone, not on
-    the schedule. One buffer at a time is in memory.
-    """
+    """Return the elements that a rank's result slots (`promised`) must hold, concatenated. `buffer_of(r)` is the whole
+    buffer of rank r before the collective. The result depends on the contract alone, not on the schedule. One buffer at
+    a time is in memory."""
     slots = promised(schedule, rank)
     after, cuts = contracts(schedule, "after")[rank], cut_slots(schedule, len(buffer_of(rank)), weights)
     parts: dict[int, NDArray[Any]] = {}

@@ -20,7 +20,7 @@ PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 
 
 class CollectiveNames(NamedTuple):
-    """The names of a collective."""
+    """The names of one collective: simcoll's, then the spellings of other tools, empty if a tool has no name for it."""
 
     name: str
     kernel: str = ""  # in the names of NCCL's kernels, and in NCCL's log
@@ -68,7 +68,7 @@ class DtypeNames(NamedTuple):
 
     @property
     def floating(self) -> bool:
-        """Whether its values are floating-point numbers."""
+        """Whether values of this type are floating-point numbers."""
         return self.kernel.strip("0123456789") in ("f", "bf")
 
 
@@ -132,7 +132,7 @@ _IN_TABLES: Final = names_by(COLLECTIVES, lambda row: row.measured)
 def collective_named(text: str, *, in_table: bool = False) -> str | None:
     """Return the collective that a text names; None if it names none.
 
-    Case, spaces, `_` and `-` do not count. With `in_table`, further names count that measured tables use.
+    Case, spaces, `_` and `-` do not count. With `in_table`, names that only measured tables use are accepted, too.
 
     >>> collective_named("AllReduce"), collective_named("bcast"), collective_named("bcast", in_table=True)
     ('all_reduce', None, 'broadcast')

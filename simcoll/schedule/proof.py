@@ -51,7 +51,7 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
 
 
 class Places:
-    """Numbers (participant, slot) pairs; the numbers are called places. They cover all or the `chosen` chunks."""
+    """Numbers for (participant, slot) pairs, called places: for all slots, or only for the `chosen` chunks."""
 
     def __init__(self, source: AnySchedule, chosen: Numbers | None):
         slots = np.arange(source.n_slots) if chosen is None else chosen

@@ -27,8 +27,8 @@ Groups = tuple["int | Groups", ...]  # ranks, grouped to any depth: ((0, 1), (2,
 
 @dataclass(frozen=True)
 class Request:
-    """The request that an algorithm answers with steps: the number of ranks `n`, the `root`, the `groups` of ranks, the
-    number of switches that can reduce (`agents`), and the values of its `options`.
+    """The request that an algorithm answers with steps. It has the number of ranks `n`, the `root`, the `groups` of
+    ranks, the number of switches that can reduce (`agents`), and the values of the algorithm's `options`.
 
     >>> request = Request(n=4, root=1)
     >>> [rank for rank in range(request.n) if rank != request.root]
@@ -164,8 +164,8 @@ class Algorithm:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Return a context in which any error of a user's algorithm becomes a ScheduleError with the algorithm's name
-        and `file:line`: the line that raised, or the line of the function whose schedule is wrong."""
+        """Return a context in which any error of a user's algorithm becomes a ScheduleError. It names the algorithm and
+        `file:line`: the line that raised, or the line of the function whose schedule is wrong."""
         if self.shipped:
             yield
             return
@@ -189,7 +189,7 @@ ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 
 
 def around(request: Request) -> Rotation:
-    """Return the symmetry of schedules with one chunk per rank: a shift of all ranks and chunks by one."""
+    """Return the symmetry of schedules with one chunk per rank, e.g. a ring: a shift of all ranks and chunks by one."""
     return Rotation(1, 1, request.n)
 
 
@@ -233,7 +233,7 @@ def register(collective: str, name: str, **fields: Any) -> Callable[[Steps], Ste
     def enter(steps: Steps) -> Steps:
         entry = Algorithm(collective, name, steps, **fields)
         if entry.library and not entry.shipped:  # if it failed, NCCL's choice would fail with it
-            problem = f"{name} is no algorithm of NCCL, and `auto` chooses among these"
+            problem = f"{name} is no algorithm of NCCL, and `auto` chooses only algorithms of NCCL"
             raise InputError(problem, f"leave out `library`, and write `algorithm: [auto, {name}]`")
         ALGORITHMS.setdefault(collective, {})[name] = entry
         return steps
@@ -253,10 +253,8 @@ _SPEC: Final = re.compile(r"\s*([a-z_][a-z0-9_]*)\s*(?:\((.*)\))?\s*")
 
 
 def find(collective: str, spec: str) -> tuple[Algorithm, dict[str, str]]:
-    """Return the registered algorithm and its options for a text such as `ring` or `hierarchical(across=tree)`.
-
-    Raises InputError for an unknown collective, algorithm, option or value.
-    """
+    """Return the registered algorithm and its options for a text such as `ring` or `hierarchical(across=tree)`. Raises
+    InputError for an unknown collective, algorithm, option or value."""
     _check_collective(collective)
     entries = ALGORITHMS.get(collective, {})
     if spec in entries:
@@ -286,6 +284,7 @@ def names(collective: str) -> Sequence[str]:
 
 
 def library(collective: str) -> Sequence[str]:
-    """Return the algorithms that NCCL has for a collective, from which `auto` chooses; those with a switch last."""
+    """Return the algorithms that NCCL has for a collective, from which `auto` chooses. Algorithms that need a switch
+    come last."""
     entries = [entry for entry in ALGORITHMS.get(collective, {}).values() if entry.library]
     return tuple(entry.name for entry in sorted(entries, key=lambda entry: entry.needs_agent))

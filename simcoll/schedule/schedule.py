@@ -348,8 +348,8 @@ def split(nbytes: int, parts: int, itemsize: int = 1, weights: ArrayLike | None 
     """Cut a buffer into `parts` of whole elements; return their sizes in bytes, int64, with the sum `nbytes`.
 
     Each part gets the floor of its share. The remaining elements go one each to the parts with the largest remainders,
-    the lowest index first. With equal weights the cut is that of `numpy.array_split`. Raises ValueError if `nbytes` is
-    no multiple of `itemsize`, or if the weights are not `parts` non-negative integers.
+    the lowest index first. With equal weights the parts equal those of `numpy.array_split`. Raises ValueError if
+    `nbytes` is no multiple of `itemsize`, or if the weights are not `parts` non-negative integers.
 
     >>> split(40, 4, 8).tolist(), split(10, 3, weights=[1, 0, 3]).tolist()
     ([16, 8, 8, 8], [3, 0, 7])

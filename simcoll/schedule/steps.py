@@ -107,10 +107,7 @@ class Repeat:
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
         """Return the rows of all steps that send a `wanted` slot, and the step number of each row. `wanted`: a bool per
-        slot.
-
-        The step numbers never decrease.
-        """
+        slot. The step numbers never decrease."""
         step, chosen = self.first, np.flatnonzero(wanted)
         stride = math.gcd(self.shift, self.span)
         period = self.span // stride
@@ -172,10 +169,7 @@ def singles(parts: Iterable[StepPattern]) -> Iterator[Step]:
 
 def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
     """Run independent sequences of steps in parallel: step i of the result contains step i of every sequence that is
-    long enough.
-
-    Repeats of equal times, span and shift are joined into one Repeat.
-    """
+    long enough. Repeats of equal times, span and shift are joined into one Repeat."""
     known = [list(part) for part in parts]
     if not known or not _alike(known):
         yield from _step_by_step([singles(part) for part in known])
@@ -187,7 +181,8 @@ def together(*parts: Iterable[StepPattern]) -> Iterator[StepPattern]:
 
 
 def _alike(known: Sequence[Sequence[StepPattern]]) -> bool:
-    """Return whether all parts are repeats, and the sequences have equal `times`, `span` and `shift` at each place."""
+    """Return whether the parts of all sequences are repeats, with equal `times`, `span` and `shift` at each
+    position."""
     turns = [
         [(part.times, part.span, part.shift) if isinstance(part, Repeat) else None for part in parts] for parts in known
     ]

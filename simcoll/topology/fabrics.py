@@ -37,7 +37,8 @@ class FabricPlan:
 
 @dataclass(frozen=True)
 class FabricShape:
-    """The sizes of a fabric: each port's `cable`, the latency between switches in ps, and devices per level."""
+    """The sizes of a fabric: each port's `cable`, the latency between switches in ps, and the number of devices on each
+    level."""
 
     cable: Link
     trunk_latency: int

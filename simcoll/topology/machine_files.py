@@ -88,7 +88,7 @@ def _of_infiniband(nic: Mapping[str, Any]) -> str:
 
 class Nic(Model):
     """The NICs: line rate, latency of a link to a switch (`latency`) or between two switches (`trunk_latency`).
-    `profile` names the costs of hops between nodes, for profiles without such costs; default: the InfiniBand profile of
+    `profile` names the costs of hops between nodes, for GPU profiles that have none; default: the InfiniBand profile of
     the nearest rate. `env`: NCCL variables that the NIC's plugin needs on several nodes, if the scenario has none."""
 
     model: str = ""

@@ -1,5 +1,5 @@
-"""Read and write the attributes of a networkx graph that describe the whole machine: name, routing, routes, lengths of
-a torus, and machine facts as in topology files (`machine_files.MachineFacts`).
+"""Read and write the attributes of a networkx graph that describe the whole machine. They are name, routing, routes,
+lengths of a torus, and machine facts as in topology files (`machine_files.MachineFacts`).
 
 Values are Python objects, or texts of YAML (JSON included), because some graph formats hold only numbers and texts.
 """

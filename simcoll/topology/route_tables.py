@@ -27,7 +27,8 @@ NONE: Final = -1
 
 
 class _Part(NamedTuple):
-    """For several routes, one leg (part of a route) each: for route i it is `links[begin[i]:begin[i] + length[i]]`."""
+    """A leg (part of a route) for each of several routes: route i has the links `links[begin[i]:begin[i] +
+    length[i]]`."""
 
     begin: Numbers
     length: Numbers

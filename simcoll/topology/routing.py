@@ -134,10 +134,9 @@ class FewestHops(NamedTuple):
 
 
 class DistanceField:
-    """Fewest-hop routes to `target` from all states, searched backwards from the target as far as needed.
-
-    With `widths` (B/s of each link) only the widest of the fewest-hop routes count: NVLink before PCIe.
-    """
+    """The routes with the fewest hops to the state `target` from all other states (see `SearchNet`). They are searched
+    backwards from the target as far as needed. With `widths` (B/s of each link) only the widest of these routes count:
+    NVLink before PCIe."""
 
     def __init__(
         self, net: SearchNet, target: SearchState, home: object, region: SearchRegion, widths: Sequence[int] = ()
@@ -226,8 +225,8 @@ class DistanceField:
 
 
 def mirrored(number: int, count: int) -> int:
-    """Return the number of a GPU by which NCCL chooses among `count` equally near NICs (src/graph/topo.cc): if `count`
-    is a power of two, the lowest bits of `number` in reverse order.
+    """Return the number of a GPU by which NCCL chooses among `count` equally near NICs (src/graph/topo.cc). If `count`
+    is a power of two, these are the lowest bits of `number` in reverse order, else `number` itself.
 
     >>> [mirrored(number, 4) for number in range(4)], mirrored(5, 3)
     ([0, 2, 1, 3], 5)
@@ -237,7 +236,7 @@ def mirrored(number: int, count: int) -> int:
 
 
 class MachineRoutes:
-    """Routes inside a machine, found once for all machines of equal structure; numbers are positions in the machine."""
+    """Routes inside a machine, found once for all machines of equal structure. Devices are positions in the machine."""
 
     def __init__(
         self, kinds: Sequence[str], links: Sequence[tuple[int, int]], widths: Sequence[int], by_others: bool = True
@@ -366,7 +365,8 @@ class Router:
         return ways.paths if ways else 1
 
     def _ways(self, first: int, last: int, where: str) -> FewestHops | None:
-        """Return the routes between two nodes' devices within `where` (a key of `REGIONS`); None if there are none."""
+        """Return the routes between devices of two nodes within `where` (a key of `REGIONS`); None if there are
+        none."""
         return self._field(last, where, True)[0].ways(self.net.source[first])
 
     def _leg(self, first: int, last: int, where: str, apart: bool, number: int) -> Route | None:
@@ -383,7 +383,7 @@ class Router:
 
     def _end(self, last: int, where: str, apart: bool) -> tuple[DistanceField, Route]:
         """Return the distance field to device `last`, and no links. If only one fabric switch links to the device,
-        return the field to the switch and the link from there instead, as many devices share this field."""
+        return the field to the switch, which many devices share, and the link from the switch to the device."""
         net, region, target, home = self.net, REGIONS[where], self.net.sink[last], self.nodes[last]
         ways = [(link, y) for link, y in net.into[target] if region.goes(net, home, y, target)]
         shared = apart and len(ways) == 1 and net.node[ways[0][1]] is None and net.passable(ways[0][1])

@@ -302,7 +302,7 @@ def _one_by_one(stage: int, stages: int, microbatches: int) -> list[tuple[str, i
 
 def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
     """Plan a mixture of experts: in each block, tokens are sent to the ranks of their experts and back. All gradients
-    but those of the experts are reduced among all ranks."""
+    except the experts' are reduced among all ranks."""
     plan, degree, blocks = WorkloadPlan(n), spec.degree or n, spec.blocks(itemsize)
     inside, _ = _neighbours(n, degree, "degree")
     shares = [max(1, round(UNITS * (place + 1) ** -spec.skew)) for place in range(degree)]
@@ -310,7 +310,8 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
     busy = [spec.experts * degree * shares[rank % degree] // sum(shares) for rank in range(n)]
 
     def exchanged(name: str, computed: int, factor: int) -> list[int]:
-        """Add the steps of the experts after `computed`: send tokens, compute `factor` times `experts`, send back."""
+        """Add the steps of the experts after the operation `computed`: send tokens, compute for `factor` · `experts`,
+        send back."""
         sent = [plan.call(name, out, stream=EXPERTS, ranks=ranks, after=[computed]) for ranks in inside]
         worked = plan.compute(name, [factor * time for time in busy], after=sent)
         return [plan.call(name, back, stream=EXPERTS, ranks=ranks, after=[worked]) for ranks in inside]

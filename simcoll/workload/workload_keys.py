@@ -62,7 +62,8 @@ class LayerSpec(Model):
 
 
 class Training(Model):
-    """Keys that all templates of training steps have: `layers` as given, or those of a named `model`."""
+    """Keys that all templates of training steps have: `layers` that the file lists, or the layers of a named
+    `model`."""
 
     algorithm: str = "auto"
     """Algorithm of the collectives. `auto`: for each call the algorithm that is fastest if the call has the machine to
@@ -157,7 +158,7 @@ class Fsdp(Training):
 
 
 class Split(Bucketed):
-    """Training in which blocks send their results, `activations` bytes, between ranks. Default: the named model's."""
+    """Training in which ranks send each other the results of blocks, `activations` bytes per block."""
 
     activations: Bytes | None = None
     """Bytes of the activations that a block passes on. Default: the activations of the named model for `batch`

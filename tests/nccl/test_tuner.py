@@ -483,7 +483,7 @@ def test_graph_files_take_the_place_of_stored_graphs(tmp_path: Path) -> None:
     ("change", "error"),
     [
         (("<graphs", "<graps"), "x.xml:2:1: graps: is not the root of a graph file"),
-        (('nchannels="2"', 'nchannels="3"'), "x.xml:4:3: graph: nchannels='3', but channels: 2; write how many"),
+        (('nchannels="2"', 'nchannels="3"'), "nchannels='3', but the number of channels is 2; write nchannels=\"2\""),
         (('pattern="4"', 'pattern="9"'), "x.xml:4:3: graph: pattern='9' is not known; choose from"),
         (('pattern="4" ', ""), "x.xml:4:3: graph: no attribute 'pattern'; add it"),
         (('speedintra="12"', 'speedintra="nan"'), "speedintra='nan' is no number from 0 to a million"),

@@ -121,7 +121,7 @@ def test_a_schedule_that_nccl_has_is_its_own_unless_another_is_named(keys: dict[
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"profile": "one-port", "executor": "msccl"}, "'one-port' has no kernels"),
+        ({"profile": "one-port", "executor": "msccl"}, "'one-port' has no `kernels`"),
         (
             {"collective": "broadcast", "algorithm": "ring", "executor": "msccl"},
             "executor: msccl` runs only simcoll's schedules",

@@ -440,8 +440,8 @@ def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
 
 @jit
 def replan(c: Any, t: Any, fabric: FairFabric) -> None:
-    """Let flow `c` move at its new rate from time `t`, and set `due` to the time when all its bytes will be sent: NEVER
-    if it does not move, or if that is beyond the clock's range."""
+    """Let flow `c` move at its new rate from time `t`. `due` becomes the time when all its bytes will be sent: NEVER if
+    it does not move, or if that time is beyond the clock's range."""
     rest, since, rate, whole, due = fabric.rest, fabric.since, fabric.rate, fabric.whole, fabric.due
     if rate[c] >= 0.0:
         rest[c] = max(0.0, rest[c] - (rate[c] * (t - since[c])) / 1e12)

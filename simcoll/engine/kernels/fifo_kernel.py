@@ -35,8 +35,8 @@ class LinkHistory(NamedTuple):
 class FifoRun(NamedTuple):
     """All columns of a `fifo` run. `follows` is by link; link i is served by server i % `servers`. `free_link` and
     `free_side`: when each link, and each receive side, is free. `hop_begin` and `hop_end`: the intervals in which links
-    serve transfers, those of transfer i from `first_hop[i]` on. `first_head` and `last_head`, by link: when the first
-    and the last head arrived. The last five are empty if not needed."""
+    serve transfers; the intervals of transfer i begin at index `first_hop[i]`. `first_head` and `last_head`, by link:
+    when the first and the last head arrived. The last five are empty if not needed."""
 
     progress: Progress
     layout: Layout
@@ -162,7 +162,8 @@ def travel(row: Any, loop: Any, i: Any, t: Any, latest: Any, run: FifoRun, chang
 
 @jit
 def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
-    """Return the route of transfer `i`, which leaves at `t`, and record it in `taken`. `way`: its first route."""
+    """Return the route of transfer `i`, which leaves at `t`, and record it in `taken`. `way`: its route without
+    changes."""
     turns = changes.turns
     while turns.passed[0] < len(turns.at) and turns.at[turns.passed[0]] <= t:
         turns.passed[0] += 1
@@ -173,8 +174,8 @@ def set_out(i: Any, t: Any, way: Any, changes: LinkHistory) -> Any:
 
 @jit
 def serve(link: Any, came: Any, free: Any, i: Any, taken: Any, run: FifoRun, changes: LinkHistory) -> Any:
-    """Serve transfer `i`, arrived at `came`, on `link`, busy until time `free`. Return four times in ps: when service
-    begins, when it ends (or NEVER), when the link is free again, and when the transfer is sent again, or −1."""
+    """Serve transfer `i`, which arrived at `came`, on `link`, which is busy until `free`. Return four times in ps: when
+    service begins, when it ends (or NEVER), when the link is free again, and when the transfer is sent again, or −1."""
     first, at, kind = changes.first, changes.at, run.layout.kind[i]
     begun, rest, whole = -1, changes.sizes[kind], True
     for e in range(first[link], first[link + 1]):

@@ -1,8 +1,8 @@
 """The loops of the streamed engine: they replay a schedule part by part, and keep no times of transfers.
 
-Later parts depend on little: when each channel, link and receive side is free, the last ends of each connection, and
-when slots were written that a transfer may still wait for. A write that completes before the channel that would send it
-is free is forgotten: a later read waits longer for the channel.
+Later parts depend on few times: when each channel, link and receive side is free, the last ends of each connection, and
+the writes for which a transfer may still wait. A write is forgotten if it completes before the channel that would send
+its data is free: a later read waits longer for the channel.
 
 The code is in the subset of Python that numba compiles; see `simcoll.config.numba_loader`.
 """

@@ -100,9 +100,10 @@ class Successors(NamedTuple):
 class TaskColumns(NamedTuple):
     """The columns of tasks. By transfer: the task that sends it, the task that receives it, and the task whose input it
     reduces into (`adds_to`). By task: how many tasks it waits for, when it is `opened`, how many conditions are `left`
-    until it is done, when it is `done`, and its duration. Then, each with a column of where they begin: the tasks that
-    wait for it, the first transfers of its channels (`begun`), and the transfers that reduce into its input (`added`).
-    `queue` holds a count, then so many tasks that are done and whose successors must still be updated."""
+    until it is done, when it is `done`, and its duration. Three lists by task, each after a column of where a task's
+    entries begin: the tasks that wait for it, the first transfers of its channels (`begun`), and the transfers that
+    reduce into its input (`added`). `queue` holds a count, then as many tasks that are done and whose successors must
+    still be updated."""
 
     sender: Any
     receiver: Any

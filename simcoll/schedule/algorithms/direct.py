@@ -81,7 +81,7 @@ def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
 def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
     """Everyone sends everyone its block, the next rank first: 1 step, n(n−1) messages.
 
-    With `order=groups` those of the own group first, then of the next: so NCCL does with nodes.
+    With `order=groups` each rank sends to its own group first, then to the next group, as NCCL does with nodes.
     """
     rank, others = _by_groups(request) if "order" in request.options else building_blocks.peers(request.n)
     if request.n > 1:

@@ -31,9 +31,9 @@ def recursive_doubling_all_reduce(request: Request) -> Iterator[StepPattern]:
 def recursive_multiplying(request: Request) -> Iterator[StepPattern]:
     """Sets of k+1 ranks at distance 1, k+1, (k+1)², … swap whole buffers; k is `ports`: log n to the base k+1 steps.
 
-    Recursive doubling is the case of one port. A last round of fewer ranks, f = ⌊n/(k+1)^j⌋ after j full ones, takes in
-    more of n; ranks beyond f·(k+1)^j fold in before and out after: two more steps. (Ruefenacht, Bull, Booth,
-    "Generalisation of recursive doubling for AllReduce", EuroMPI 2016.)
+    Recursive doubling is the case of one port. After j full rounds, a last round of fewer ranks, f = ⌊n/(k+1)^j⌋, lets
+    more of the n ranks take part. Ranks beyond f·(k+1)^j first send their data to another rank and last get the result:
+    two more steps. (Ruefenacht, Bull, Booth, "Generalisation of recursive doubling for AllReduce", EuroMPI 2016.)
     """
     radix = 1 + int(request.options.get("ports", "3"))
     yield from building_blocks.recursive_all_reduce(np.arange(request.n), 0, radix)
@@ -43,9 +43,9 @@ def recursive_multiplying(request: Request) -> Iterator[StepPattern]:
 def halving_doubling(request: Request) -> Iterator[StepPattern]:
     """Recursive-halving reduce-scatter, then recursive-doubling all-gather (Rabenseifner): 2 log2 n steps.
 
-    The larger halves go to the nearer ranks. Where n is no power of two, the ranks beyond it fold in before and out
-    after: 2⌊log2 n⌋ + 2 steps. (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations
-    in MPICH", 2005.)
+    The larger halves go to the nearer ranks. If n is no power of two, surplus ranks first send their data to a
+    neighbour and last get the result: 2⌊log2 n⌋ + 2 steps. (Thakur, Rabenseifner, Gropp, "Optimization of collective
+    communication operations in MPICH", 2005.)
     """
     extra, core = _folded(request.n)
     chunk = np.arange(len(core))
@@ -72,7 +72,8 @@ def _bit_reversed(power: int) -> Ranks:
 
 
 def _owners(extra: Ranks, core: Ranks) -> Ranks:
-    """Return for each rank its position in the core; for an extra rank, that of the core rank that takes its data."""
+    """Return for each rank a position in the core: its own, or for an extra rank that of the core rank that takes its
+    data."""
     owner = np.empty(len(extra) + len(core), np.int64)
     owner[core], owner[extra] = np.arange(len(core)), np.arange(len(extra))
     return owner
@@ -105,8 +106,9 @@ def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
 def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends all its blocks to the rank 1, 2, 4, … places before it: ⌈log2 n⌉ steps for any n.
 
-    With k ports it sends that to k ranks at once, and the distance grows by k+1: ⌈log n⌉ steps to the base k+1. Bruck,
-    Ho, Kipnis, Upfal, Weathersby (1997). Blocks land in their own slots, so no final rotation is needed.
+    With k ports a rank sends its blocks to k ranks at once, and the distance grows by the factor k+1: ⌈log n⌉ steps to
+    the base k+1. Bruck, Ho, Kipnis, Upfal, Weathersby (1997). Blocks land in their own slots, so no final rotation is
+    needed.
     """
     rank, distance, ports = np.arange(request.n)[:, None], 1, int(request.options.get("ports", "1"))
     while distance < request.n:
@@ -120,8 +122,8 @@ def bruck_all_to_all(request: Request) -> Iterator[StepPattern]:
     """Each block reaches its rank in hops of 1, 2, 4, … ranks: ⌈log2 n⌉ steps with half of the buffer each, for any n.
 
     Bruck, Ho, Kipnis, Upfal, Weathersby (1997). On its way a block that goes `far` ranks lies in scratch slot n + far.
-    Its last hop ends in the buffer, unless the block that lies there has yet to leave: then it waits in scratch
-    for local copies in one last step, which powers of two do not need.
+    Its last hop ends in the buffer, unless the block stored there has yet to leave. Then it stays in scratch, until
+    local copies in one last step; powers of two need no such step.
     """
     n, rank, far = request.n, np.arange(request.n)[:, None], np.arange(1, request.n)
     blocked = lowest_bit(n - far) > highest_bit(far)

@@ -1,4 +1,5 @@
-"""Inside groups first, then across them: most bytes stay on the fast links inside a node."""
+"""Hierarchical algorithms: data move inside groups first, then across groups. Most bytes stay on the fast links of a
+node."""
 
 from __future__ import annotations
 
@@ -76,8 +77,8 @@ def hierarchical_all_gather(request: Request) -> Iterator[StepPattern]:
 def hierarchical_leader(request: Request) -> Iterator[StepPattern]:
     """Reduce to a leader in each group, ring all-reduce among the leaders, broadcast inside groups; any groups.
 
-    g groups of at most m take 2(g−1) + 2⌈log2 m⌉ steps: inside go binomial trees, or recursive doubling with
-    `inside=all_reduce`.
+    g groups of at most m take 2(g−1) + 2⌈log2 m⌉ steps. Inside groups data move along binomial trees, or by recursive
+    doubling with `inside=all_reduce`.
     """
     groups = request.two_levels()
     slots = np.arange(len(groups))

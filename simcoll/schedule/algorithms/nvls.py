@@ -61,8 +61,8 @@ def _parts(request: Request) -> int:
 def nvls_tree(request: Request) -> Iterator[StepPattern]:
     """The switch of each group reduces; ranks add parts of the sum across groups along two trees; equal groups.
 
-    A leaf of one tree is an inner group of the other; the switches multicast what comes back. As NCCL's NVLSTree:
-    4 + 2⌈log2 g⌉ steps. With `heads=32`, or another number, only so many ranks of a group take parts across, the first.
+    A leaf of one tree is an inner group of the other. The switches multicast the sum that comes back. It is like NCCL's
+    NVLSTree: 4 + 2⌈log2 g⌉ steps. With `heads=32`, e.g., only the first 32 ranks of a group send parts across groups.
     """
     ranks = request.equal_groups()
     ranks = ranks.reshape(len(ranks), -1)

@@ -54,8 +54,8 @@ def bidirectional_ring(request: Request) -> Iterator[StepPattern]:
 def ring_unchunked(request: Request) -> Iterator[StepPattern]:
     """Each rank passes on whole buffers n−1 times, and adds each buffer that it receives.
 
-    What arrives stays in scratch (slot 1) until it is passed on unchanged and, in the same step, added to the own
-    buffer; what arrives last is added at once.
+    A received buffer stays in scratch (slot 1) until it is passed on unchanged and, in the same step, added to the
+    rank's own buffer. The last received buffer is added at once.
     """
     rank = np.arange(request.n)
     for s in range(request.n - 1):

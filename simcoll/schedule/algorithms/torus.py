@@ -1,7 +1,7 @@
 """Algorithms for tori and meshes: the groups are the dimensions of a grid, and every rank uses all its links at once.
 
 The buffer is cut into two parts a dimension. Each part begins with another dimension and direction, so that no two
-parts share a link of a torus with equal sides. On a mesh, a ring closes over the links of its line, against its own
+parts share a link of a torus with equal sides. On a mesh, a ring closes over the links of its own line, in the opposite
 direction. Every link then carries two messages at a time.
 """
 
@@ -45,7 +45,8 @@ def _parts(request: Request, mirrored: Callable[[Ranks], Ranks] = np.flip) -> li
 
 
 def _turned(request: Request) -> Rotation:
-    """Return the schedule's symmetry: a shift of all ranks by one along the first axis, with their chunks."""
+    """Return the schedule's symmetry: a shift of all ranks by one along the first axis, and of the chunks along with
+    them."""
     grid = _grid(request)
     return Rotation(grid.size // len(grid), _chunks(request) // len(grid), _chunks(request))
 
@@ -87,9 +88,9 @@ def swing(request: Request) -> Iterator[StepPattern]:
 
     De Sensi, Bonato, Saam, Hoefler, "Swing: short-cutting rings for higher bandwidth allreduce", NSDI 2024, its
     bandwidth-optimal form: in step s rank r of a ring swaps with r ± ρ(s), ρ(s) = Σ (−2)^i for i ≤ s, + for even and −
-    for odd r; then all-gather back. Sides that are even but no power of two take ⌈log2⌉ steps, of which the last leave
-    out what came before. The last rank of an odd side swaps blocks with each other rank of its line directly.
-    `ports=one` keeps all data in one part, for ranks with one link.
+    for odd r; then all-gather back. Sides that are even but no power of two take ⌈log2⌉ steps; the last of them leave
+    out blocks that a rank already has. The last rank of an odd side swaps blocks with each other rank of its line
+    directly. `ports=one` keeps all data in one part, for ranks with one link.
     """
     moves = [list(_gathering(grid, chunks)) for grid, chunks in _parts(request, _one_on)]
     yield from together(*([send(dst, src, slot, reduce=True) for src, dst, slot in reversed(part)] for part in moves))

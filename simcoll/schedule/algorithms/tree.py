@@ -26,7 +26,7 @@ def _through_heap(n: int) -> Iterator[StepPattern]:
 def tree_all_reduce(request: Request) -> Iterator[StepPattern]:
     """The sum goes up a binary tree to rank 0, the result comes down: 2⌊log2 n⌋ steps of the whole buffer.
 
-    Rank i's parent is (i−1)//2; a rank sends up as soon as its children have.
+    Rank i's parent is (i−1)//2; a rank sends up as soon as its children have sent.
     """
     yield from _through_heap(request.n)
 
@@ -62,9 +62,9 @@ def _through_both(parents: Sequence[Ranks]) -> Iterator[StepPattern]:
 )
 def chain_tree(request: Request) -> Iterator[StepPattern]:
     """A chain in each group to its first rank; across groups two binary trees, each for half the data; any groups.
-    In one group there is one chain, of all data.
 
-    As NCCL's tree runs over nodes; its chains begin at other ranks for other channels.
+    In one group there is one chain, of all data. NCCL's tree does so over nodes, but its chains begin at different
+    ranks in different channels.
     """
     groups = request.two_levels()
     across = building_blocks.two_trees(len(groups))[: len(groups)]
@@ -72,8 +72,8 @@ def chain_tree(request: Request) -> Iterator[StepPattern]:
 
 
 def _chained(groups: Sequence[Sequence[int]], across: Ranks) -> Ranks:
-    """Return the parents of all ranks: the rank before it in its group; for a group's first rank, that of the parent
-    group."""
+    """Return the parents of all ranks: the rank before it in its group; for a group's first rank, the first of the
+    parent group."""
     parent = np.empty(sum(map(len, groups)), np.int64)
     for ranks, above in zip(groups, across.tolist(), strict=True):
         parent[list(ranks)] = [groups[above][0] if above >= 0 else -1, *ranks[:-1]]
