@@ -37,7 +37,7 @@ from simcoll.accuracy.fit.estimate import bounds_of, starting_costs
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
-from simcoll.config.arrays import Floats
+from simcoll.config.numpy_helpers import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import read_file

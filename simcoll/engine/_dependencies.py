@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.arrays import Array, Numbers
+from simcoll.config.numpy_helpers import Array, Numbers
 from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Ints
 

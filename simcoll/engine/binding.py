@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_limits import check_memory, memory
+from simcoll.config.numpy_helpers import distinct
 from simcoll.engine._dependencies import ahead, inherited, numbered
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes

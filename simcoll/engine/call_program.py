@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers, distinct
+from simcoll.config.numpy_helpers import Numbers, distinct
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.folding import Folded, fold

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.numpy_helpers import Numbers
 from simcoll.engine import fast
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation, join

@@ -25,8 +25,8 @@ import numpy as np
 import simpy
 from simpy.events import NORMAL, Event
 
-from simcoll.config.arrays import Numbers
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import Numbers
 from simcoll.engine.link_changes import BandwidthSpan, serve
 from simcoll.engine.program import Program, blocking_predecessors
 from simcoll.engine.timeline import Timeline

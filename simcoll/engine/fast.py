@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops, choose
-from simcoll.engine._kernel_run import KeptTimes, KernelResult, KernelRun
-from simcoll.engine.kernels import fair_kernel, fifo_kernel, waits
+from simcoll.config.numpy_helpers import Array
+from simcoll.engine._compiled_run import CompiledResult, CompiledRun, KeptTimes
+from simcoll.engine.compiled import fair_loop, fifo_loop, waits
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
@@ -79,12 +79,12 @@ def _run(
     compiled: bool | None,
     busy: Array | None = None,
     until: int = NEVER,
-) -> tuple[KernelRun, KernelResult | None]:
+) -> tuple[CompiledRun, CompiledResult | None]:
     """Run a program; the result is None if not all transfers ended. Raises InputError beyond the clock's range."""
     one = program.one if isinstance(program, LoopedProgram) else program
     fair = one.params.sharing == "fair"
-    chosen = choose(len(program), compiled, fair_kernel if fair else fifo_kernel)
-    run_ = KernelRun(program, Loops(waits, chosen), keep, busy, until)
+    chosen = choose(len(program), compiled, fair_loop if fair else fifo_loop)
+    run_ = CompiledRun(program, Loops(waits, chosen), keep, busy, until)
     result = run_.fair() if fair else run_.fifo()
     if result.ended < len(program) and result.latest <= until:
         return run_, None

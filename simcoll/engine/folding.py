@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Array, Numbers, distinct, pieces
+from simcoll.config.numpy_helpers import Array, Numbers, distinct, pieces
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule, StreamedSchedule

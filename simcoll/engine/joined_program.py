@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Array
+from simcoll.config.numpy_helpers import Array
 from simcoll.engine.binding import check_room
 from simcoll.engine.program import Program, ProgramRoutes, Tasks, grouped
 from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork

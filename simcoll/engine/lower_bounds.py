@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Sets
 from simcoll.config.lru import LruCache
+from simcoll.config.numpy_helpers import Sets
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.schedule import AnySchedule

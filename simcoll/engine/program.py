@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, pieces
+from simcoll.config.numpy_helpers import Numbers, pieces
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NONE, Index, Params, service_ps

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from simcoll.config.arrays import Array
+from simcoll.config.numpy_helpers import Array
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.folding import fold

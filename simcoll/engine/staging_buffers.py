@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.numpy_helpers import Numbers
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simcoll.config import numba_loader
-from simcoll.config.arrays import Array
 from simcoll.config.machine_limits import check_time
 from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel
-from simcoll.engine.kernels import streamed_kernel
+from simcoll.config.numpy_helpers import Array
+from simcoll.engine.compiled import streamed_loop
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
@@ -144,7 +144,7 @@ def run(
     for width in (WIDTH, 0):
         if width or stream.participants * stream.n_slots <= MOST_SLOTS:
             found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)
-            if found != streamed_kernel.OVERFLOW:
+            if found != streamed_loop.OVERFLOW:
                 return found if isinstance(found, Totals) else None
     return None
 
@@ -207,14 +207,14 @@ class _Replay:
         stream, network, params = parts.stream, parts.network, parts.params
         self.parts, self.stream, self.network, self.params = parts, stream, network, params
         self.sizes, self.compiled, self.width = sizes, compiled, width
-        self.kernel: Any = compile_kernel(streamed_kernel) if compiled else streamed_kernel
+        self.kernel: Any = compile_kernel(streamed_loop) if compiled else streamed_loop
         self.rates, rate_of = np.unique(network.bandwidths, return_inverse=True)
         self.rate_of = rate_of.astype(np.int64)
         came = np.zeros(stream.participants, np.int64)
         for rank, when in arrivals.items():
             came[rank] = when
         lanes, links = stream.participants * params.channels, len(network.bandwidths)
-        self.state = streamed_kernel.StreamState(
+        self.state = streamed_loop.StreamState(
             free=self.give(np.repeat(came, params.channels)),
             began=self.fill(lanes, -params.g),
             free_link=self.fill(links, 0),
@@ -237,12 +237,12 @@ class _Replay:
         return np.full(length, value, np.int64) if self.compiled else [value] * length
 
     def run(self, whole: bool) -> Totals | int:
-        """Return the totals; or the code of `streamed_kernel` for the reason why the stream cannot be replayed."""
+        """Return the totals; or the code of `streamed_loop` for the reason why the stream cannot be replayed."""
         for loop, sizes in enumerate(self.sizes):
             self._open_loop(loop, sizes)
             for bound in self.parts.bound():
                 self._make_room(self.parts.connections)
-                if bound.part.transfers and (code := self._play(bound, whole)) != streamed_kernel.DONE:
+                if bound.part.transfers and (code := self._play(bound, whole)) != streamed_loop.DONE:
                     return int(code)
         return Totals(
             makespan_ps=int(self.state.clock[0]),
@@ -264,7 +264,7 @@ class _Replay:
             for rate in (params.channel_bandwidth, params.gamma)
         )
         nbytes = distinct if len(distinct) > 1 else NOTHING
-        self.loop = streamed_kernel.StreamLoop(
+        self.loop = streamed_loop.StreamLoop(
             latency=self.give(self.network.latencies),
             table=self.give(self.service.ravel()),
             sizes=self.give(self.kind),
@@ -283,7 +283,7 @@ class _Replay:
         )
         places = self.stream.participants * (self.width or self.stream.n_slots)
         keys, times, made = (self.fill(places, value) for value in (-1, 0, -1))
-        self.memory = streamed_kernel.StreamMemory(keys, times, made, self.width, self.stream.n_slots)
+        self.memory = streamed_loop.StreamMemory(keys, times, made, self.width, self.stream.n_slots)
 
     # --- a part ---
 
@@ -302,16 +302,16 @@ class _Replay:
         step = part.first
         base = part.base if isinstance(part, Repeat) else step.src_slot
         columns = (step.src, step.src_slot, step.dst, step.dst_slot, base, step.reduce, bound.hop, bound.links)
-        rows = streamed_kernel.StreamRows(*map(self.give, (*columns, bound.connection)))
+        rows = streamed_loop.StreamRows(*map(self.give, (*columns, bound.connection)))
         sent, wait = self.fill(len(step.src) if len(self.kind) else 0, 0), self.fill(len(step.src), 0)
-        code = streamed_kernel.DONE
+        code = streamed_loop.DONE
         turning = (part.span, part.shift % part.span) if isinstance(part, Repeat) else (1, 0)
         for times in self._turns(part, rows, bound, whole):
             turns = (times, *turning)
             code = self.kernel.play(rows, turns, self.loop, self.state, self.memory, wait, sent)
-            if code == streamed_kernel.TOO_LATE:
+            if code == streamed_loop.TOO_LATE:
                 raise too_late("the run takes")
-            if code != streamed_kernel.DONE:
+            if code != streamed_loop.DONE:
                 return int(code)
         self._count(step.src, step.dst, bound, np.asarray(sent, np.int64), part.steps)
         return int(code)
@@ -375,7 +375,7 @@ class _Replay:
 
     def _go_round(self, part: Repeat, rows: Any, alone: _Alone, before: Array, times: int, done: Any) -> None:
         """Run `times` steps as columns, and leave the state as if the steps had been replayed one by one."""
-        state = streamed_kernel.StreamState(*(np.asarray(column) for column in self.state))
+        state = streamed_loop.StreamState(*(np.asarray(column) for column in self.state))
         free, began, free_link, free_side, ends, used = (
             state.free, state.began, state.free_link, state.free_side, state.ends, state.used,
         )  # fmt: skip

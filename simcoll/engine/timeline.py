@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.numpy_helpers import Numbers
 
 
 @dataclass(frozen=True, eq=False)

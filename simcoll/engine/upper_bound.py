@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers
 from simcoll.config.numba_loader import Loops, choose
+from simcoll.config.numpy_helpers import Numbers
+from simcoll.engine._compiled_run import NO_INDICES, NO_TIMES
 from simcoll.engine._dependencies import looped_credits
-from simcoll.engine._kernel_run import NO_INDICES, NO_TIMES
-from simcoll.engine.kernels import upper_bound_kernel, waits
-from simcoll.engine.kernels.link_tables import LinkTables
-from simcoll.engine.kernels.upper_bound_kernel import UpperBoundRun
+from simcoll.engine.compiled import upper_bound_loop, waits
+from simcoll.engine.compiled.link_tables import LinkTables
+from simcoll.engine.compiled.upper_bound_loop import UpperBoundRun
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE
 
@@ -33,7 +33,7 @@ MOST_ROWS: Final = 50_000  # rows of the largest program that `in_turn` examines
 
 
 class UpperBound(NamedTuple):
-    """A program laid out for `upper_bound_kernel`: the kernel's columns (`run`), and its functions (`loops`)."""
+    """A program laid out for `upper_bound_loop`: the kernel's columns (`run`), and its functions (`loops`)."""
 
     program: Program
     loops: Loops
@@ -44,9 +44,9 @@ class UpperBound(NamedTuple):
         With a `missing` rank, bound the work that does not wait for that rank; None if a rank may finish without it."""
         run, program = self.run, self.program
         if missing is None:
-            return int(self.loops.like(upper_bound_kernel).upper_bound(run))
+            return int(self.loops.like(upper_bound_loop).upper_bound(run))
         unsent = self.loops.give((program.src == missing).astype(np.int64))
-        quiet = int(self.loops.like(upper_bound_kernel).upper_bound(run._replace(unsent=unsent)))
+        quiet = int(self.loops.like(upper_bound_loop).upper_bound(run._replace(unsent=unsent)))
         waits_ = np.zeros(program.schedule.participants, bool)
         waits_[missing] = True
         for ends, times in ((program.src, run.sent), (program.dst, run.complete)):
@@ -57,7 +57,7 @@ class UpperBound(NamedTuple):
 def upper_bound_of(
     program: Program, loops: int, piece: int, slots: int, compiled: bool | None = None, among: bool = False
 ) -> UpperBound | None:
-    """Lay out a program for `upper_bound_kernel`; None if links are dead or times may exceed the clock's range.
+    """Lay out a program for `upper_bound_loop`; None if links are dead or times may exceed the clock's range.
 
     The program runs in `loops`, each of which moves at most `piece` bytes of a transfer. At most `slots` transfers of a
     connection are in flight (0: any number). Links must serve one transfer after the other (`fifo`), without barriers
@@ -65,7 +65,7 @@ def upper_bound_of(
     `in_turn` permits; the bound then counts from the end of the programs before.
     """
     sized = replace(program, sizes=np.full_like(program.sizes, piece) if among else np.minimum(program.sizes, piece))
-    kernel = Loops(waits, choose(len(program) * loops, compiled, upper_bound_kernel))
+    kernel = Loops(waits, choose(len(program) * loops, compiled, upper_bound_loop))
     give, tables = kernel.give, LinkTables(sized)
     waits_ = _waits(sized, tables, max(loops, slots) if among else loops, slots) if len(program) else None
     if waits_ is None:

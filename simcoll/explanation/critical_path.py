@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from simcoll.config.arrays import Array, distinct
+from simcoll.config.numpy_helpers import Array, distinct
 from simcoll.engine.link_changes import BandwidthSpan
 from simcoll.engine.program import Program, blocking_predecessors, grouped
 from simcoll.engine.timeline import Timeline

@@ -14,11 +14,11 @@ from typing import Any, Final, Literal
 
 from simcoll.nccl import p2p_messages, symmetric_kernels
 from simcoll.nccl.algorithm_names import SCHEDULES
-from simcoll.nccl.between_nodes import FLUSHED, Transport
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import BlockCosts, CostKind, Kernels, lines_ps, service, spread_ps
 from simcoll.nccl.protocols import chunk_bytes, figures, pat_chunk_bytes, slice_bytes, step_bytes, tree_chunk_bytes
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
+from simcoll.nccl.transports_between_nodes import FLUSHED, Transport
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 from simcoll.units import PS_PER_S
 

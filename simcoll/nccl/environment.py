@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, Wit
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective
-from simcoll.nccl.between_nodes import Transport
+from simcoll.nccl.transports_between_nodes import Transport
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level, Path

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simcoll.config import yaml_tree
-from simcoll.config.arrays import Floats, numbers_of, sorted_out
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import Floats, numbers_of, sorted_out
 from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.scenario.launch import LaunchWay

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, distinct
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import Numbers, distinct
 from simcoll.engine.binding import written_out
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program

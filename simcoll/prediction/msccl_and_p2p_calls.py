@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Final, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import distinct
+from simcoll.config.numpy_helpers import distinct
 from simcoll.engine.binding import written_out
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import call_choice, tuner
-from simcoll.nccl.between_nodes import FLUSHED
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.kernel_costs import BlockCosts, lines_ps, spread_ps
 from simcoll.nccl.protocols import figures, slice_bytes
-from simcoll.nccl.within_node import HOST
+from simcoll.nccl.transports_between_nodes import FLUSHED
+from simcoll.nccl.transports_within_node import HOST
 from simcoll.prediction.lowered_call import PlainExecutor
 from simcoll.prediction.nccl_calls import GpuCall, communicator_of, gpus_of, least_between, system_of, wires_of
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology

@@ -13,19 +13,19 @@ from typing import Any, ClassVar, Final, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, numbers_of, sorted_out
 from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
+from simcoll.config.numpy_helpers import Numbers, numbers_of, sorted_out
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
-from simcoll.nccl.between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.nccl.environment import DEFAULTS, NcclEnv
 from simcoll.nccl.kernel_costs import CostKind, Kernels
 from simcoll.nccl.symmetric_kernels import adds, registered_by_itself
-from simcoll.nccl.within_node import HOST, by_host, host_links, staged, with_hubs
+from simcoll.nccl.transports_between_nodes import NO_TRANSPORT, Transport
+from simcoll.nccl.transports_within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile

@@ -9,9 +9,9 @@ from typing import Final, get_args
 import numpy as np
 
 from simcoll.config import input_files
-from simcoll.config.arrays import Numbers
 from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
+from simcoll.config.numpy_helpers import Numbers
 from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.nccl.environment import NcclEnv
 from simcoll.nccl.kernel_costs import CostKind

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from simcoll.config.arrays import Array, Numbers
+from simcoll.config.numpy_helpers import Array, Numbers
 from simcoll.engine import lower_bounds
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import Joined, composed_ps

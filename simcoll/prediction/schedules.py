@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import distinct
 from simcoll.config.lru import LruCache
+from simcoll.config.numpy_helpers import distinct
 from simcoll.engine.binding import written_out
 from simcoll.engine.run import MOST_HELD, StreamedProgram
 from simcoll.errors import RefusedError, wrong

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Array, turns_of
+from simcoll.config.numpy_helpers import Array, turns_of
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route

@@ -17,8 +17,8 @@ from simcoll.config.field_types import BandwidthCap, Channels, Chunk, Duration, 
 from simcoll.config.yaml_tree import Model, Node
 from simcoll.engine.timing_model import Blocking, ChannelsBy, Params
 from simcoll.errors import Diagnostic, InputError, did_you_mean, wrong
-from simcoll.nccl.between_nodes import OF_FAMILY, Transport
 from simcoll.nccl.kernel_costs import Kernels
+from simcoll.nccl.transports_between_nodes import OF_FAMILY, Transport
 from simcoll.scenario.launch import Launch, Process
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system

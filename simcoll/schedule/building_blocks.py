@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simcoll.config.arrays import distinct
+from simcoll.config.numpy_helpers import distinct
 from simcoll.schedule.steps import Repeat, Step, StepPattern, send
 
 Ranks = NDArray[np.int64]

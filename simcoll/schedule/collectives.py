@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.numpy_helpers import Numbers
 from simcoll.errors import did_you_mean
 from simcoll.schedule.schedule import AnySchedule, Schedule, split
 

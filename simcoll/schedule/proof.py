@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, all_differ, turns_of
+from simcoll.config.numpy_helpers import Numbers, all_differ, turns_of
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import ALL, NOTHING, collective, contracts
 from simcoll.schedule.schedule import AnySchedule, StreamedSchedule

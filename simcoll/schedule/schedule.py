@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simcoll.config.arrays import all_differ
 from simcoll.config.machine_limits import check_memory
+from simcoll.config.numpy_helpers import all_differ
 from simcoll.errors import ScheduleError
 from simcoll.schedule.steps import Bools, Ints, Repeat, Rotation, Step, StepPattern
 

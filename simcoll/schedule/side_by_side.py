@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simcoll.config.arrays import Numbers
+from simcoll.config.numpy_helpers import Numbers
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import COLUMNS, Schedule

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simcoll.config.arrays import distinct
+from simcoll.config.numpy_helpers import distinct
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simcoll.config import input_files
-from simcoll.config.arrays import Numbers, Sets, distinct
 from simcoll.config.grouping import alike, grouped
+from simcoll.config.numpy_helpers import Numbers, Sets, distinct
 from simcoll.errors import TopologyError, did_you_mean
 from simcoll.topology import networkx_attributes
 from simcoll.topology.route_tables import MANY, RouteTables

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Array, Numbers, distinct
+from simcoll.config.numpy_helpers import Array, Numbers, distinct
 from simcoll.topology.routing import BY_NICS, ENDPOINTS, NO_HOME, REGIONS, DistanceField, Route, Router, SearchState
 
 MANY: Final = 2_000  # least number of pairs for which tables are faster than a search for each pair

@@ -21,8 +21,8 @@ from typing import Final, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Numbers, Sets
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import Numbers, Sets
 
 RoutingPolicy = Literal["shortest", "ecmp", "rails", "own-nics"]
 Route = tuple[int, ...]

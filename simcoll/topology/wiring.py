@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from simcoll import units
-from simcoll.config.arrays import distinct
+from simcoll.config.numpy_helpers import distinct
 from simcoll.errors import TopologyError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Array, distinct
+from simcoll.config.numpy_helpers import Array, distinct
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
 NONE: Final = -1  # no operation

@@ -12,7 +12,7 @@ from networks import devices, full_mesh, nodes, schedule, star, two_level
 from oracle import random_case
 from oracle_programs import program_of
 
-from simcoll.config.arrays import Array
+from simcoll.config.numpy_helpers import Array
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
 from simcoll.engine.looped import LoopedProgram, looped

@@ -22,9 +22,9 @@ from simcoll.engine.timing_model import Dependencies
 # Random cases in which a broken rule must show: the last two have chunks that come to a dead link at the worst moment.
 CASES = (*range(40), 106, 147)
 
-HEAP, WAITS, FIFO, FAIR = (f"simcoll.engine.kernels.{name}" for name in ("heap", "waits", "fifo_kernel", "fair_kernel"))
+HEAP, WAITS, FIFO, FAIR = (f"simcoll.engine.compiled.{name}" for name in ("heap", "waits", "fifo_loop", "fair_loop"))
 BINDING, WAITING = "simcoll.engine.binding", "simcoll.engine._dependencies"
-TABLES = "simcoll.engine.kernels.link_tables"
+TABLES = "simcoll.engine.compiled.link_tables"
 
 
 class Mutation(NamedTuple):
@@ -206,12 +206,12 @@ def load_fast(mutation: Mutation) -> ModuleType:
     waits = load(WAITS, mutation, heaps=heaps)
     parts = {"heaps": heaps, "waits": waits, "value": waits.value}
     kernel_run = load(
-        "simcoll.engine._kernel_run",
-        fifo_kernel=load(FIFO, mutation, **parts),
-        fair_kernel=load(FAIR, mutation, **parts),
+        "simcoll.engine._compiled_run",
+        fifo_loop=load(FIFO, mutation, **parts),
+        fair_loop=load(FAIR, mutation, **parts),
         LinkTables=load(TABLES, mutation).LinkTables,
     )
-    names = ("KernelResult", "KernelRun")
+    names = ("CompiledResult", "CompiledRun")
     return load("simcoll.engine.fast", waits=waits, **{name: getattr(kernel_run, name) for name in names})
 
 

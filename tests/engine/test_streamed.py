@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, RANKS_ONLY, full_mesh, star, two_level
 
 import simcoll
-from simcoll.config import arrays
+from simcoll.config import numpy_helpers
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast, streamed
 from simcoll.engine.binding import bind
@@ -221,8 +221,8 @@ def test_routes_are_compared_by_pieces_before_folding(entry: tuple[str, str], mo
     n, slow = 12, Link(40 * GB_PER_S, latency_ps=500_000)
     own = {ends: slow for r in range(0, n, 2) for ends in ((f"h{r}", "switch"), ("switch", f"h{r}"))}
     kept = []
-    for rows in (arrays.AT_ONCE, 1, 5):
-        monkeypatch.setattr(arrays, "AT_ONCE", rows)
+    for rows in (numpy_helpers.AT_ONCE, 1, 5):
+        monkeypatch.setattr(numpy_helpers, "AT_ONCE", rows)
         topology = star(n, Link(50 * GB_PER_S, latency_ps=500_000), own)
         found = fold(stream(*entry, n), topology, topology.ranks)
         kept.append(found and (found.schedule.n, found.devices, found.bandwidths.tolist(), found.latencies.tolist()))

@@ -14,8 +14,8 @@ from nccl_law import channel, point_of, under
 from simcoll.config import yaml_tree
 from simcoll.engine.timing_model import PS_PER_S, service_ps
 from simcoll.errors import RefusedError
-from simcoll.nccl.between_nodes import Transport
-from simcoll.nccl.within_node import HALF
+from simcoll.nccl.transports_between_nodes import Transport
+from simcoll.nccl.transports_within_node import HALF
 from simcoll.prediction.predict import Prediction, predict, row
 from simcoll.scenario.profile import load_network
 

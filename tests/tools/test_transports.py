@@ -13,7 +13,7 @@ from simcoll.accuracy.fit import rows_to_fit
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config import yaml_tree
 from simcoll.formats.measured import MeasuredRow
-from simcoll.nccl.between_nodes import OF_FAMILY, Transport
+from simcoll.nccl.transports_between_nodes import OF_FAMILY, Transport
 from simcoll.scenario.profile import Profile, load_network, load_profile, shipped_profiles
 
 LATENCIES = {"a": 3.0, "b": 6.0}  # us

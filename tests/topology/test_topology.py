@@ -16,7 +16,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from simcoll.config import yaml_tree
-from simcoll.config.arrays import Sets
+from simcoll.config.numpy_helpers import Sets
 from simcoll.errors import TopologyError
 from simcoll.topology import fabrics
 from simcoll.topology.graph import UNREACHED, Link, Topology

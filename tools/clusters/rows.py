@@ -26,8 +26,8 @@ from simcoll.accuracy.fit import calibrate, rows_to_fit
 from simcoll.accuracy.fit.calibrate import Beginning, Calibrated
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.config import yaml_tree
-from simcoll.config.arrays import distinct
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import distinct
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, read_file

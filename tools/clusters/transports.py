@@ -19,10 +19,10 @@ from simcoll.accuracy.fit import least_squares, parameters, posterior_estimate, 
 from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.parameters import OF_TRANSPORT
 from simcoll.accuracy.fit.rows_to_fit import Samples
-from simcoll.config.arrays import Array, Floats
+from simcoll.config.numpy_helpers import Array, Floats
 from simcoll.engine.timing_model import Params
 from simcoll.measurement.cases_of_points import Tell
-from simcoll.nccl.between_nodes import OF_FAMILY
+from simcoll.nccl.transports_between_nodes import OF_FAMILY
 from simcoll.prediction.confidence import NORMAL_90
 from simcoll.scenario.profile import CABLE, CostSetting, LinkScale, Profile, load_network, shipped_profiles
 

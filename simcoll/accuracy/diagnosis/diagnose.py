@@ -1,6 +1,6 @@
 """Diagnose a machine from a measured table: is it as fast as its hardware should be, and if not, why not?
 
-Each point is compared with the interval of its prediction, each region of a series with all its points (`judgement`).
+Each point is compared with the interval of its prediction, each region of a series with all its points (`deviations`).
 The machine is healthy if no region is off (slow or fast). Else each hypothesis about a fault is simulated and ranked
 (`ranking`).
 """
@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy import scores, table_join
-from simcoll.accuracy.diagnosis import judgement, ranking
-from simcoll.accuracy.diagnosis.judgement import WILD, Bands, Fit, MeasuredTable, Region
+from simcoll.accuracy.diagnosis import deviations, ranking
+from simcoll.accuracy.diagnosis.deviations import WILD, Bands, Fit, MeasuredTable, Region
 from simcoll.accuracy.measured_points import RowQuestions, suspicious, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
-from simcoll.config.arrays import Floats
 from simcoll.config.grouping import alike
+from simcoll.config.numpy_helpers import Floats
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, gpu_names, parse_measured, remarks, wrong_data
 from simcoll.measurement.cases_of_points import Tell
@@ -161,8 +161,8 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     measured, predicted = np.array([row.time_us for row in asked.rows]), asked.predicted
     sizes = [row.size_bytes for row in asked.rows]
     series = tuple(tuple(sorted(members, key=sizes.__getitem__)) for members in alike(asked.series))
-    small = judgement.launch_points(sizes, suspicious(asked.rows), series)
-    expected = predicted + judgement.shifts(measured, small, series, predicted)
+    small = deviations.launch_points(sizes, suspicious(asked.rows), series)
+    expected = predicted + deviations.shifts(measured, small, series, predicted)
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = alike(list(zip(asked.series, names, strict=True)))
     gpus = gpu_names.named(asked.rows)

@@ -15,10 +15,10 @@ from simcoll import units
 from simcoll.formats.measured import gpu_names
 from simcoll.nccl import environment, tuner
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, names
-from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.communicator import communicator
 from simcoll.nccl.kernel_costs import KINDS
-from simcoll.nccl.within_node import staged
+from simcoll.nccl.transports_between_nodes import Transport
+from simcoll.nccl.transports_within_node import staged
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.placed_topology import machine_of, network_of
 from simcoll.scenario.launch import Launch

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 
 from simcoll.accuracy.diagnosis import hypotheses
-from simcoll.accuracy.diagnosis.hypotheses import HEALTHY, PENALTY, Hypothesis
-from simcoll.accuracy.diagnosis.judgement import (
+from simcoll.accuracy.diagnosis.deviations import (
     ALLOWED,
     Fit,
     MeasuredTable,
@@ -21,8 +20,9 @@ from simcoll.accuracy.diagnosis.judgement import (
     log_errors,
     shifts,
 )
+from simcoll.accuracy.diagnosis.hypotheses import HEALTHY, PENALTY, Hypothesis
 from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
-from simcoll.config.arrays import Floats, distinct
+from simcoll.config.numpy_helpers import Floats, distinct
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.cases_of_points import Tell
 from simcoll.scenario.profile import CostSetting

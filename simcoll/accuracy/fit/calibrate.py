@@ -33,8 +33,8 @@ from simcoll.accuracy.fit.rows_to_fit import Samples
 from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
-from simcoll.config.arrays import Floats
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow

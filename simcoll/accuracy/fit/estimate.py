@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from simcoll.accuracy.fit import least_squares, parameters, prior
 from simcoll.accuracy.fit.least_squares import Belief, Bounds, Line
 from simcoll.accuracy.fit.rows_to_fit import Samples
-from simcoll.config.arrays import Floats, Numbers
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import Floats, Numbers
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow

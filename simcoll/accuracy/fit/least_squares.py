@@ -20,7 +20,7 @@ import numpy as np
 import scipy  # scipy imports its parts when they are used, so `diagnose`, which fits nothing, need not wait for them
 from numpy.typing import NDArray
 
-from simcoll.config.arrays import Floats
+from simcoll.config.numpy_helpers import Floats
 
 ROUNDS: Final = 20  # most linearisations, against cycles: SETTLED ends a fit that goes well
 SETTLED: Final = 1e-4  # relative move of each value that ends the fit: far below the width of any interval

@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.accuracy.fit.least_squares import Bounds
-from simcoll.config.arrays import Floats
+from simcoll.config.numpy_helpers import Floats
 from simcoll.engine.timing_model import PS_PER_S, Params
 from simcoll.errors import InputError, did_you_mean
-from simcoll.nccl.between_nodes import Transport
 from simcoll.nccl.kernel_costs import Kernels
+from simcoll.nccl.transports_between_nodes import Transport
 from simcoll.scenario.profile import CostSetting, CudaGraphCosts, HostCosts, LinkScale, Profile, PullCosts
 
 DURATIONS: Final = ("launch", "o_send", "o_recv", "g")

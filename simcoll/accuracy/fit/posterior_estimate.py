@@ -34,8 +34,8 @@ from simcoll.accuracy.fit.least_squares import Belief, Line
 from simcoll.accuracy.fit.parameters import with_costs
 from simcoll.accuracy.fit.prior import Part
 from simcoll.accuracy.fit.rows_to_fit import Samples
-from simcoll.config.arrays import Floats
 from simcoll.config.grouping import grouped
+from simcoll.config.numpy_helpers import Floats
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow

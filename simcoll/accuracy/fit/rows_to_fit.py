@@ -17,9 +17,9 @@ from simcoll.accuracy import table_join
 from simcoll.accuracy.fit.least_squares import Draw
 from simcoll.accuracy.fit.parameters import OF_GRAPH, OF_HOST
 from simcoll.accuracy.measured_points import RowQuestions
-from simcoll.config.arrays import Floats, Numbers
 from simcoll.config.grouping import grouped
 from simcoll.config.input_files import decoded
+from simcoll.config.numpy_helpers import Floats, Numbers
 from simcoll.errors import InputError, RefusedError
 from simcoll.formats.measured import MeasuredRow, find_measured, read_file, remarks
 from simcoll.prediction.lowered_call import executor

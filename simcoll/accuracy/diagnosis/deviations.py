@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy.diagnosis.hypotheses import PENALTY, Hypothesis
-from simcoll.config.arrays import Floats
+from simcoll.config.numpy_helpers import Floats
 from simcoll.scenario.scenario import Scenario
 
 Flags = NDArray[np.bool_]

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
-from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels.heap import Heap
+from simcoll.engine.compiled import heap as plain_heap
+from simcoll.engine.compiled.heap import Heap
 
 SIDE, ENDED, COMPLETE = -1, -2, -3  # state of a transfer; before SIDE, the number of links that its head has passed
 jit = jit_for(__name__)

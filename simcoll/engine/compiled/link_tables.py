@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from simcoll.config.arrays import Array, distinct, pieces
+from simcoll.config.numpy_helpers import Array, distinct, pieces
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program
 from simcoll.engine.timing_model import NEVER, NONE, service_ps

@@ -11,10 +11,10 @@ import math
 from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
-from simcoll.engine.kernels import heap as plain_heap
-from simcoll.engine.kernels import waits as plain_waits
-from simcoll.engine.kernels.heap import Heap
-from simcoll.engine.kernels.waits import Layout, Progress, Turns
+from simcoll.engine.compiled import heap as plain_heap
+from simcoll.engine.compiled import waits as plain_waits
+from simcoll.engine.compiled.heap import Heap
+from simcoll.engine.compiled.waits import Layout, Progress, Turns
 
 NEVER = 2**62
 SIDE = plain_waits.SIDE

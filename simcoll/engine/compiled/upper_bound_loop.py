@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from simcoll.config.numba_loader import jit_for, load_like
-from simcoll.engine.kernels import waits as plain_waits
+from simcoll.engine.compiled import waits as plain_waits
 
 NEVER = 2**62
 jit = jit_for(__name__)

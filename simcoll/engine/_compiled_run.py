@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from simcoll.config.arrays import Array
 from simcoll.config.numba_loader import Loops
+from simcoll.config.numpy_helpers import Array
 from simcoll.engine._dependencies import looped_credits
-from simcoll.engine.kernels import fair_kernel, fifo_kernel, waits
-from simcoll.engine.kernels.heap import Heap
-from simcoll.engine.kernels.link_tables import LinkTables
+from simcoll.engine.compiled import fair_loop, fifo_loop, waits
+from simcoll.engine.compiled.heap import Heap
+from simcoll.engine.compiled.link_tables import LinkTables
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program, Tasks, blocking_predecessors, grouped
@@ -27,7 +27,7 @@ MOST_BITS: Final = 62  # bits of a heap key
 NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES, NO_INDICES)
 
 
-class KernelResult(NamedTuple):
+class CompiledResult(NamedTuple):
     """The result of a kernel: how many transfers ended, the latest time in ps, and the columns of a `Timeline`, which
     may be empty."""
 
@@ -36,7 +36,7 @@ class KernelResult(NamedTuple):
     columns: tuple[Any, ...]
 
 
-class KernelRun:
+class CompiledRun:
     """A program laid out for the kernels: as arrays if numba compiles them, else as lists, which Python indexes faster.
     A `LoopedProgram` is laid out as a single loop."""
 
@@ -63,13 +63,13 @@ class KernelRun:
 
     # --- the two kinds of sharing ---
 
-    def fifo(self) -> KernelResult:
+    def fifo(self) -> CompiledResult:
         """Run under `fifo` sharing, event by event; return the result."""
         progress, hops, changes = self.progress(), self.hops(), self.program.changes
         links = self.links if self.keep == "ends" else 0
         self.free = self.give(self.busy.copy())
         self.heads = self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64)
-        run = fifo_kernel.FifoRun(
+        run = fifo_loop.FifoRun(
             progress=progress,
             layout=self.layout(*self.program.routes[2:]),
             follows=self.give(self.ways.follows()),
@@ -82,16 +82,16 @@ class KernelRun:
             first_head=self.heads[0],
             last_head=self.heads[1],
         )
-        ended, latest = self.loops.like(fifo_kernel).fifo(run, self.by_link(changes) if changes else None)
+        ended, latest = self.loops.like(fifo_loop).fifo(run, self.by_link(changes) if changes else None)
         return self.outcome(ended, latest, (*progress.times, *self.went(*hops)))
 
-    def fair(self) -> KernelResult:
+    def fair(self) -> CompiledResult:
         """Run under `fair` sharing, event by event; return the result."""
         program, ways, caps = self.program, self.ways, self.caps()
         progress = self.progress()
         hop, shared = ways.shared()
         ready = self.fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
-        run = fair_kernel.FairRun(
+        run = fair_loop.FairRun(
             progress=progress,
             layout=self.layout(hop, shared),
             channel=self.give(program.channel),
@@ -106,18 +106,18 @@ class KernelRun:
             fabric=self.fabric(caps, int(np.diff(hop).max(initial=0))),
         )
         changes = self.in_time(program.changes) if program.changes else None
-        ended, latest = self.loops.like(fair_kernel).fair(run, changes)
+        ended, latest = self.loops.like(fair_loop).fair(run, changes)
         if self.keep != "hops":
             return self.outcome(ended, latest, (*progress.times, NO_TIMES, NO_TIMES))
         lengths = np.diff(program.routes.hop)[np.asarray(self.taken, np.int64)]
         begin, gone = (np.repeat(np.asarray(column, np.int64), lengths) for column in (ready, progress.times.sent))
         return self.outcome(ended, latest, (*progress.times, begin, gone))
 
-    def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> KernelResult:
-        """Return the kernel's results as a `KernelResult`, together with the times at which tasks opened and ended."""
+    def outcome(self, ended: int, latest: int, columns: tuple[Any, ...]) -> CompiledResult:
+        """Return the kernel's results as a `CompiledResult`, with the times at which tasks opened and ended."""
         last = max(latest, max(self.done, default=0))
         way = self.taken if self.program.changes else NO_TIMES
-        return KernelResult(ended, int(last), (*columns, self.opened, self.done, way))
+        return CompiledResult(ended, int(last), (*columns, self.opened, self.done, way))
 
     # --- records of both kinds ---
 
@@ -312,14 +312,14 @@ class KernelRun:
             columns = (step, np.concatenate([[0], np.cumsum(left)]), left)
         return waits.Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
-    def fabric(self, caps: Array, width: int) -> fair_kernel.FairFabric:
+    def fabric(self, caps: Array, width: int) -> fair_loop.FairFabric:
         """Return a fabric without flows. The bandwidth caps of channels (`caps`) become extra links; a flow uses up to
         `width` links."""
         fill, ways = self.fill, self.ways
         capacity = self.program.bandwidths.astype(np.float64)
         flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
         rates = [*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()]
-        return fair_kernel.FairFabric(
+        return fair_loop.FairFabric(
             path=fill(flows * width, 0),
             length=fill(flows, 0),
             width=width,
@@ -370,18 +370,18 @@ class KernelRun:
         at, way_after = self.gives(changes.turns, changes.way_after.ravel())
         return waits.Turns(at, way_after, changes.way_after.shape[1], self.taken, self.zeros(1))
 
-    def in_time(self, changes: LinkChanges) -> fair_kernel.ChangesInTime:
+    def in_time(self, changes: LinkChanges) -> fair_loop.ChangesInTime:
         """Return the changes of links in order of time."""
         ways = self.ways
         rows = (changes.link.astype(np.int32), changes.at, ways.later, changes.turn.astype(np.int32))
         columns = self.gives(*rows, ways.rates.astype(np.float64), ways.rate_of.copy())
-        return fair_kernel.ChangesInTime._make([*columns, self.turns(changes)])
+        return fair_loop.ChangesInTime._make([*columns, self.turns(changes)])
 
-    def by_link(self, changes: LinkChanges) -> fifo_kernel.LinkHistory:
+    def by_link(self, changes: LinkChanges) -> fifo_loop.LinkHistory:
         """Return the changes of links, sorted by link."""
         rates, sizes = (column.astype(np.float64) for column in (self.ways.rates, self.program.sizes))
         columns = self.gives(*self.ways.rows_of(changes), rates, sizes)
-        return fifo_kernel.LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
+        return fifo_loop.LinkHistory._make([*columns, self.fill(self.count, 0), self.turns(changes)])
 
 
 def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
