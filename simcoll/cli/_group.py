@@ -34,16 +34,22 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
         "recommend.recommend",
         "Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.",
     ),
-    "compare": ("measured_tables.compare", "Compare predictions with a measured table, or with nccl-tests' text."),
-    "diagnose": ("measured_tables.diagnose", "Check whether measured times are as this hardware should give."),
-    "calibrate": ("measured_tables.calibrate", "Fit parameters of the model to measured tables, and write a profile."),
+    "compare": (
+        "measured_table_commands.compare",
+        "Compare predictions with a measured table, or with nccl-tests' text.",
+    ),
+    "diagnose": ("measured_table_commands.diagnose", "Check whether measured times are as this hardware should give."),
+    "calibrate": (
+        "measured_table_commands.calibrate",
+        "Fit parameters of the model to measured tables, and write a profile.",
+    ),
     "tune": ("tune.tune", "Print the costs that NCCL's tuner computes on a system, and its choices."),
     "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
     "lab": (
         "measure.lab",
         "Run a scenario for real between hosts made on this machine, with links as slow as it says.",
     ),
-    "validate": ("measured_tables.validate", "Measure, fit, predict, and report how good predictions are."),
+    "validate": ("measured_table_commands.validate", "Measure, fit, predict, and report how good predictions are."),
     "import": (
         "convert.import_",
         "Turn a file of another program into one of simcoll, and list what was read and assumed.",
