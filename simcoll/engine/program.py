@@ -235,8 +235,8 @@ class Program:
 
     @property
     def _sums(self) -> Sums:
-        """The bytes sent, as `Sums`. If all transfers have one size, cached numbers of transfers are multiplied by the
-        size."""
+        """The bytes sent, summed by link, by sender and in all. If all transfers have one size, these are numbers of
+        transfers, which are cached, times the size."""
         columns = self.way, self.kind, self.routes.links
         counts: Sums | None = self.once("counts", columns, self._counted)
         if counts is None:

@@ -43,11 +43,12 @@ def _text(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]) -> Iterator[str]:
-    """Yield lines to paste: NCCL's environment variables for each of its own choices, the tuner's file, and commands
-    that export schedules. No variable selects symmetric kernels, so for these the lines register buffers in torch.
+    """Yield lines to paste: environment variables that make NCCL run the recommended algorithms, the file for NCCL's
+    tuner plugin, and commands that export schedules. No variable selects symmetric kernels; for these the lines
+    register buffers in torch.
 
     Source: torch's ProcessGroupNCCL, from memory: `registerMemPool(pool, symm)` calls ncclCommWindowRegister with
-    NCCL_WIN_COLL_SYMMETRIC. `simcoll measure` does so with `launch.registered`; this was not yet tried on a GPU.
+    NCCL_WIN_COLL_SYMMETRIC. Nobody has tried these lines on a GPU yet.
     """
     variables: dict[str, list[str]] = {}
     exports: dict[str, list[str]] = {}

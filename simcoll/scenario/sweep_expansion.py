@@ -137,7 +137,7 @@ def _number(value: object) -> tuple[Fraction, units.Unit | None]:
             raise ValueError(f"{value!r} is not a quantity; write a number with a unit, e.g. '64 MiB'")
         return units.parse_exact(value, kind), kind
     if not math.isfinite(value):
-        raise ValueError(f"{value} is no number that a range can have; write e.g. 8 or '64 MiB'")
+        raise ValueError(f"{value} is infinite or not a number; write e.g. 8 or '64 MiB'")
     return Fraction(value).limit_denominator(10**9), None
 
 

@@ -75,7 +75,7 @@ def check_shape(source: AnySchedule) -> None:
         if source.n_chunks % contract.blocks(size):
             raise ScheduleError(
                 f"{source.name}: {source.n_chunks} chunks cannot be cut into {contract.blocks(size)} blocks; "
-                f"{contract.name} of {size} ranks needs a multiple"
+                f"{contract.name} of {size} ranks needs a multiple of this number"
             )
 
 

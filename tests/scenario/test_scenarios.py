@@ -154,8 +154,8 @@ def test_what_stands_below_a_list_is_not_swept(sizes: Any):
     [
         ("size", {"from": "1 B", "to": "1 TiB", "factor": 1.0001}, "more than 10000 values; write a larger factor"),
         ("size", {"from": "1 B", "to": "1 TiB", "step": "1 B"}, "more than 10000 values; write a larger step"),
-        ("ranks", {"from": 2, "to": float("inf"), "factor": 2}, "inf is no number that a range can have"),
-        ("ranks", {"from": 2, "to": float("nan"), "step": 2}, "nan is no number that a range can have"),
+        ("ranks", {"from": 2, "to": float("inf"), "factor": 2}, "inf is infinite or not a number"),
+        ("ranks", {"from": 2, "to": float("nan"), "step": 2}, "nan is infinite or not a number"),
     ],
 )
 def test_ranges_without_an_end(key: str, values: dict[str, Any], why: str):

@@ -38,10 +38,11 @@ PLACES: Final = {
 class Goals(Model):
     """Goals of a study, in percent. `at_least` and `at_most` bound the share of times inside their 90 % intervals.
 
-    `median`, `p95`, `mape` limit absolute errors on rows that were not fitted; the median may also be `spreads` times
-    the spread of the measurement itself. For `in_order`, `regret_mean`, `regret_worst` see `scores.ranking`.
-    `bucket_regret` limits how much longer the advised bucket size takes. `lost`: by how many points a fit may raise the
-    mean absolute error of rows held out over that of the profile with which it begins.
+    `median`, `p95`, `mape` limit absolute errors on rows that were not fitted. A larger median passes, too, if it is at
+    most `spreads` times the spread of repeated measurements. For `in_order`, `regret_mean`, `regret_worst` see
+    `scores.ranking`. `bucket_regret` limits how much longer the advised bucket size takes than the best. `lost`: by how
+    many percentage points the mean absolute error on rows that were held out may grow, from the profile with which the
+    fit began to the fitted one.
     """
 
     median: Percent | None = None

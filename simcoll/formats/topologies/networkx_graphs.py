@@ -182,8 +182,9 @@ def _check_values(root: Element) -> None:
 
 
 def _place_of(root: Element, about: tuple[str, ...]) -> Place:
-    """Return the place in the file of a device, or, if the file does not list it, of an edge that names it. For two
-    devices, return the place of the last edge between them. If nothing is found, return the beginning of the file."""
+    """Return the line and column where the file lists a device; if it lists none, where an edge names the device. For
+    two devices, return the place of the last edge between them. If nothing is found, return the beginning of the file.
+    """
     nodes, edges = list[Place](), list[Place]()
     for element in root.below():
         said = element.attributes

@@ -31,7 +31,7 @@ WATCHDOG_S: Final = 30.0  # torch's time-out is this much longer than simcoll's,
 
 
 def _stuck() -> None:
-    raise RuntimeError("the device does not finish")
+    raise RuntimeError("the GPU did not finish a run within the time-out")
 
 
 class Timing(NamedTuple):
