@@ -33,7 +33,7 @@ from simcoll.scenario.scenario import Scenario
 NEARER: Final = 0.75
 BEHIND: Final = 2.0  # a hypothesis with more than so many times the best error is not tried on all points
 PROBES: Final = 8  # number of points on which a hypothesis is tried first: some of each region, in a part of the time
-AROUND: Final = 2  # variants on either side of the change from too fast to too slow that are compared
+BESIDE: Final = 2  # variants on either side of the change from too fast to too slow that are compared
 ROUNDING: Final = 1e-9  # share by which two sums of the same errors may differ
 SAME: Final = 1e-3  # times that differ by a smaller share count as equal: far below the noise of runs
 ChangedCall = Callable[[Scenario], Scenario]
@@ -191,7 +191,7 @@ def _promising(
 
     at = bisect_left(variants, 0.0, key=late) if len(variants) > 1 else 0
     errors: dict[int, float] = {}
-    beside = [*range(max(0, at - AROUND), min(len(variants), at + AROUND))]
+    beside = [*range(max(0, at - BESIDE), min(len(variants), at + BESIDE))]
     while beside:  # until both neighbours of the nearest variant are known
         errors |= {number: error(number) for number in beside}
         nearest = min(errors, key=errors.__getitem__)
