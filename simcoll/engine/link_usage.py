@@ -58,7 +58,8 @@ def connected_flows(program: Program) -> int:
     (_, _, hop, links), used = program.routes, np.zeros(len(program.routes.src), np.bool_)
     used[program.way] = True
     way = np.repeat(np.arange(len(used)), np.diff(hop))
-    ways, taken, places = way[used[way]], links[used[way]].astype(np.int64), len(used) + len(program.bandwidths)
-    shares = coo_array((np.ones(len(ways)), (ways, len(used) + taken)), (places, places))
+    ends = np.stack((way, len(used) + links))[:, used[way]].astype(np.int32)  # the only integers of old scipy's csgraph
+    places = len(used) + len(program.bandwidths)
+    shares = coo_array((np.ones(ends.shape[1]), tuple(ends)), (places, places))
     _, label = connected_components(shares, directed=False)
     return int(np.bincount(label[: len(used)][used]).max(initial=0))

@@ -451,6 +451,6 @@ def least(ends: Numbers, devices: int, latencies: Numbers, sources: Numbers) -> 
     from scipy.sparse import csr_array  # takes 0.1 s to load, and few topologies have such long ways
     from scipy.sparse.csgraph import dijkstra
 
-    ways = csr_array((latencies, tuple(ends.T)), shape=(devices, devices))
+    ways = csr_array((latencies, tuple(ends.T.astype(np.int32))), shape=(devices, devices))
     found[:] = np.minimum(dijkstra(ways, indices=sources), UNREACHED)
     return found
