@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from simcoll.config.grouping import grouped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
-from simcoll.engine.timing_model import NONE
 
 FAULTS: Final = "faults"  # the process whose tracks are faults
 
@@ -154,9 +153,8 @@ class Tracks:
         for transfer in self.transfers:
             if transfer.number in receptions:
                 self.arrows.append(Arrow(sends[transfer.number], receptions[transfer.number], "send"))
-        for number, before in enumerate(program.reads.tolist()):
-            if before != NONE:
-                self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
+        for number, before in zip(program.reads.waiting().tolist(), program.reads.before.tolist(), strict=True):
+            self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
 
     def _lay(self, process: str, name: str, slices: Mapping[int, Slice]) -> dict[int, Spot]:
         """Put slices that may overlap on as few new tracks as possible; return where each begins, by its number."""

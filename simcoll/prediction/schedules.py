@@ -341,7 +341,8 @@ class Traffic(NamedTuple):
 def _traffic(source: AnySchedule) -> Traffic:
     size, rounds, pairs = source.participants, list[StepTraffic](), np.zeros(0, np.int64)
     sent = np.zeros(size, np.int64)
-    for times, rows in _steps(source):
+    for times, step in _steps(source):
+        rows = step.by_slot()
         apart = rows.src != rows.dst
         if not apart.any():
             continue
@@ -357,9 +358,7 @@ def _traffic(source: AnySchedule) -> Traffic:
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:
     """Yield each step with the number of its repetitions; all repetitions have the same senders and receivers."""
     if isinstance(source, Schedule):
-        edges = np.flatnonzero(np.diff(source.step)) + 1
-        columns = (source.src, source.src_slot, source.dst, source.dst_slot, source.reduce)
-        yield from ((1, Step(*rows)) for rows in zip(*(np.split(column, edges) for column in columns), strict=True))
+        yield from ((1, step) for step in source.parts())
         return
     for part in source.parts():
         yield (part.times, part.first) if isinstance(part, Repeat) else (1, part)

@@ -53,8 +53,9 @@ def check_work(scenario: Scenario) -> None:
         # `whole`: no shortcut may run the schedule part by part. Kernels have a channel per peer, streams do not:
         # either some ranks stand for all, or every rank is run.
         plainly = scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None
-        of_kernels = scenario.executed_by is not None and not may_fold(make(FEW[0]))
-        whole = plainly or bool(scenario.striking) or of_kernels
+        some = make(FEW[0])
+        of_all = (scenario.executed_by is not None or not some.single) and not may_fold(some)
+        whole = plainly or bool(scenario.striking) or of_all
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
         few = found.rows <= COUNTED

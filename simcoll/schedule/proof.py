@@ -108,10 +108,11 @@ def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers
     wanted = np.zeros(source.n_slots, np.bool_)
     wanted[slice(None) if chosen is None else chosen] = True
     for part in source.parts():
+        part = part.by_slot()
         if isinstance(part, Repeat):
             when, rows = part.carrying(wanted)
         else:
-            rows = part if chosen is None else Step._make(column[wanted[part.src_slot]] for column in part)
+            rows = part if chosen is None else part.taken(wanted[part.src_slot])
             when = np.zeros(len(rows.src), np.int64)
         yield number + when, rows
         number += part.steps
@@ -126,7 +127,7 @@ def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Itera
 def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Iterator[NumberedStep]:
     edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for a, b in itertools.pairwise(edges if len(numbers) else [0]):
-        yield int(numbers[a]), Step._make(column[a:b] for column in rows), read[a:b], write[a:b]
+        yield int(numbers[a]), rows.taken(np.s_[a:b]), read[a:b], write[a:b]
 
 
 def _ends(rows: Step, places: Places) -> tuple[Numbers, Numbers]:

@@ -41,6 +41,7 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
     has a block for each rank, blocks are permuted with their ranks. An order must leave the root in its place, and for
     send_recv the rank behind the root; the proof of the result fails for any other order.
     """
+    schedule, times = schedule.by_slot(), len(orders)  # a copy may move the slots of a run apart
     each, width = _parts(schedule), schedule.n_slots - schedule.n_chunks
     names = ("src", "src_slot", "dst", "dst_slot")
     columns: dict[str, list[Numbers]] = {name: [] for name in names}
@@ -53,15 +54,12 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
         place = np.append(slot, scratch).astype(np.int32)
         for name in names:
             columns[name].append((place if name.endswith("slot") else rank)[getattr(schedule, name)])
-    # row i of all copies, then row i + 1: steps stay in order, and copies alternate within a step
-    rows = {name: np.stack(found, axis=1).ravel() for name, found in columns.items()}
-    times = len(orders)
-    return schedule.replace(
-        n_chunks=schedule.n_chunks * times,
-        step=np.repeat(schedule.step, times),
-        reduce=np.repeat(schedule.reduce, times),
-        **rows,
-    )
+    # transfer i of all copies, then transfer i + 1: steps stay in order, and copies alternate within a step
+    order = schedule.taken(np.repeat(np.arange(schedule.transfers), times))
+    copy = np.repeat(np.tile(np.arange(times), schedule.transfers), order.counts)
+    rows = {name: np.stack(found)[copy, order.members] for name, found in columns.items()}
+    more = {name: getattr(schedule, name)[order.members] for name in ("step", "reduce", "count", "joins")}
+    return schedule.replace(n_chunks=schedule.n_chunks * times, **rows, **more)
 
 
 def _parts(schedule: Schedule) -> int:

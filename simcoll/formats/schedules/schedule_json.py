@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,15 +17,21 @@ from simcoll.errors import InputError, ScheduleError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule
 
+Run = tuple[int, int]  # the first of some neighbouring slots, and their number
+
 MOST_BYTES: Final = 64 * 2**20  # to bound memory; about two million transfers
 MOST: Final = 10**8  # most (rank, chunk) pairs of a schedule from a file
 # Cache of schedules, as a file of a million transfers takes seconds to read, and each point of a sweep needs it. The
-# limit is in transfers of 21 bytes each.
+# limit is in rows of 26 bytes each.
 _RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
 
 
+_Slots = StrictInt | tuple[StrictInt, StrictInt] | list[tuple[StrictInt, StrictInt]]  # slot, run, runs
+
+
 class _File(BaseModel):
-    """The keys of a schedule file. A transfer is (step, src, src_slot, dst, dst_slot, reduce)."""
+    """The keys of a schedule file. A transfer is (step, src, src_slots, dst, dst_slots, reduce), where slots are one
+    number, a run (first slot, number of slots), or a list of runs."""
 
     collective: StrictStr
     algorithm: StrictStr
@@ -33,7 +40,7 @@ class _File(BaseModel):
     agents: StrictInt = Field(0, ge=0, le=MOST)
     root: StrictInt = Field(0, ge=0)
     pipelined: StrictBool = False
-    transfers: list[tuple[StrictInt, StrictInt, StrictInt, StrictInt, StrictInt, Literal[0, 1, False, True]]]
+    transfers: list[tuple[StrictInt, StrictInt, _Slots, StrictInt, _Slots, Literal[0, 1, False, True]]]
 
 
 def sent_fraction(schedule: Schedule) -> Fraction:
@@ -43,7 +50,7 @@ def sent_fraction(schedule: Schedule) -> Fraction:
     sizes = held.sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root)
     each = int(sizes.max(initial=0))
     away = (schedule.src != schedule.dst) & (schedule.src < schedule.n)
-    most = int(np.bincount(schedule.src[away], minlength=1).max())
+    most = int(np.bincount(schedule.src[away], schedule.count[away], minlength=1).max())
     return Fraction(most * each, nbytes)
 
 
@@ -69,9 +76,55 @@ def dump(schedule: Schedule) -> str:
             "n_chunks": schedule.n_chunks,
             **extra,
             "counts": counts(schedule),
-            "transfers": list(zip(*(column.tolist() for column in schedule.columns), strict=True)),
+            "transfers": list(_transfers(schedule)),
         }
     )
+
+
+def _transfers(schedule: Schedule) -> Iterator[tuple[Any, ...]]:
+    """Yield each transfer as `_File` has it."""
+    for step, src, read, dst, written, reduce in _grouped(schedule):
+        yield step, src, _slots(read), dst, _slots(written), reduce
+
+
+def _grouped(schedule: Schedule) -> Iterator[tuple[int, int, list[Run], int, list[Run], bool]]:
+    """Yield each transfer with the runs of slots that it reads and those that it writes."""
+    found: tuple[int, int, list[Run], int, list[Run], bool] | None = None
+    for step, src, src_slot, dst, dst_slot, reduce, count, joins in zip(
+        *(column.tolist() for column in schedule.columns), strict=True
+    ):
+        if found and not joins:
+            yield found
+        if not joins:
+            found = step, src, [], dst, [], reduce
+        assert found
+        found[2].append((src_slot, count))
+        found[4].append((dst_slot, count))
+    if found:
+        yield found
+
+
+def _slots(runs: list[Run]) -> int | Run | list[Run]:
+    if len(runs) > 1:
+        return runs
+    return runs[0] if runs[0][1] > 1 else runs[0][0]
+
+
+def _rows(transfers: Sequence[tuple[int, int, _Slots, int, _Slots, bool]]) -> Iterator[tuple[int, ...]]:
+    """Yield the rows of transfers; raises ScheduleError if a transfer writes other runs than it reads."""
+    for number, (step, src, read, dst, written, reduce) in enumerate(transfers):
+        runs = [_runs(slots) for slots in (read, written)]
+        counts = [[count for _, count in run] for run in runs]
+        if counts[0] != counts[1]:
+            raise ScheduleError(f"transfer {number} reads runs of {counts[0]} slots, but writes runs of {counts[1]}")
+        for place, ((src_slot, count), (dst_slot, _)) in enumerate(zip(*runs, strict=True)):
+            yield step, src, src_slot, dst, dst_slot, reduce, count, place > 0
+
+
+def _runs(slots: _Slots) -> list[Run]:
+    if isinstance(slots, int):
+        return [(slots, 1)]
+    return [slots] if isinstance(slots, tuple) else slots
 
 
 SUFFIX: Final = ".json"  # an algorithm with this ending is a file
@@ -109,7 +162,7 @@ def parse(text: str, source: str) -> Schedule:
         if found.root >= found.ranks or found.ranks * found.n_chunks > MOST:
             raise ScheduleError(f"its root is none of its ranks, or it has more than {MOST} chunks")
         fields = found.model_dump(exclude={"transfers", "ranks"})
-        return Schedule.from_rows(found.transfers, n=found.ranks, **fields)
+        return Schedule.from_rows(_rows(found.transfers), n=found.ranks, **fields)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
