@@ -6,6 +6,7 @@ shared by programs of all sizes, rates and latencies.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from simcoll.config.numpy_helpers import Sets, distinct
 from simcoll.engine._dependencies import Edges, ahead, inherited, numbered, versions
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
-from simcoll.errors import Diagnostic, InputError
+from simcoll.errors import Diagnostic, InputError, TopologyError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
@@ -126,7 +127,7 @@ class _Frame:
         if slots and slots not in self.credits:
             if len(self.credits) >= MOST_CREDITS:
                 self.credits.clear()
-            connection = program.way  # one route for each (sender, receiver) pair
+            connection = program.way if not program.schedule.routes else numbered(program.src, program.dst)[0]
             if program.params.channels > 1:
                 number = _channel_numbers(program.schedule, program.loops, program.params)
                 connection, _ = numbered(connection, number)
@@ -191,14 +192,19 @@ _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda 
 def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int) -> _Frame:
     *waits, reads, owner = versions(schedule)
     whole = waits = Dependencies(*waits)
-    src, dst = schedule.src[schedule.heads], schedule.dst[schedule.heads]
+    src, dst, own = (column[schedule.heads] for column in (schedule.src, schedule.dst, schedule.route))
     if loops > 1:
         loop, transfer = program_order(schedule, loops)
         whole = _repeated(waits, loop, transfer)
-        src, dst = src[transfer], dst[transfer]
+        src, dst, own = src[transfer], dst[transfer], own[transfer]
     number = _channel_numbers(schedule, loops, params)
     way, ways = numbered(src, dst)
-    routes = _routes(src, dst, way, ways, network, devices)
+    if schedule.routes:
+        way, ways = numbered(way, own + np.int32(1))
+        some = np.unique(way, return_index=True)[1]
+        routes = _own_routes(schedule, src[some], dst[some], own[some], network, devices)
+    else:
+        routes = _routes(src, dst, way, ways, network, devices)
     nothing = np.zeros(0, np.int64)
     columns = Columns(way, nothing, nothing, number, *whole)
     program = assemble(schedule, params, network, routes, columns, None, loops)
@@ -369,3 +375,23 @@ def _routes(
         what = f"{ways} routes of {hop[-1]} links in all are more than {MOST_HOPS} links"
         raise InputError([Diagnostic(what, "ask for fewer ranks", "ranks")])
     return ProgramRoutes(src, dst, hop.astype(np.int32), links.astype(np.int32, copy=False))
+
+
+def _own_routes(
+    schedule: Schedule, src: Index, dst: Index, own: Index, network: RoutedNetwork, devices: Sequence[str]
+) -> ProgramRoutes:
+    """Return the routes of which some are the schedule's own (`own`, (ways,): their indices, or −1). Raises
+    TopologyError if a route does not lead from its sender's device to its receiver's over links that there are."""
+    found = []
+    for a, b, number in zip(src.tolist(), dst.tolist(), own.tolist(), strict=True):
+        way = (devices[a], devices[b]) if number < 0 else schedule.routes[number]
+        if (way[:1], way[-1:]) != ((devices[a],), (devices[b],)):
+            what = f"{schedule.name}: the route {'->'.join(way)} does not lead from {devices[a]} to {devices[b]}"
+            raise TopologyError(what, "begin and end a route with the devices of sender and receiver")
+        hops = {ends: network.route(*ends) for ends in itertools.pairwise(way)}
+        for (u, v), links in hops.items():
+            if number >= 0 and len(links) != 1:
+                raise TopologyError(f"{schedule.name}: there is no link {u}->{v}", "name every device of a route")
+        found.append([link for links in hops.values() for link in links])
+    hop = np.cumsum([0, *map(len, found)], dtype=np.int32)
+    return ProgramRoutes(src, dst, hop, np.fromiter(itertools.chain.from_iterable(found), np.int32, hop[-1]))

@@ -87,7 +87,8 @@ def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> t
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
     """Return the rank order of each copy of the schedule, for ranks on the devices `places` (see `orders_of`). If a
     scenario has more copies than orders, the further copies use the orders of the next `turn`."""
-    if scenario.collective == "send_recv":  # another order would have another receiver
+    routed = schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).routes
+    if scenario.collective == "send_recv" or routed:  # another order would have another receiver, or other routes
         return (tuple(range(len(places))),)
     machine = machine_of(scenario)
     search = machine.nccl.graphs if machine and machine.nccl else ()
