@@ -312,7 +312,7 @@ def slot_bytes(schedule: Schedule, nbytes: int, itemsize: int = 1, weights: obje
     first, slots = _inputs(schedule.by_slot(), reads)
     size = np.zeros(len(reads), np.int64)
     size[first] = _held(schedule, nbytes, itemsize, weights).reshape(-1)[slots]
-    return inherited(reads, size)
+    return size[inherited(reads, np.arange(len(reads), dtype=np.int32))]
 
 
 def _inputs(rows: Schedule, reads: Index) -> tuple[Index, Index]:

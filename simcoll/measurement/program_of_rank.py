@@ -134,7 +134,7 @@ def part_of(program: Program, rank: int, nbytes: int, itemsize: int, weights: ob
     )
     ends = _ends(program, mine, moved // itemsize, piece // itemsize)
     layout = _MemoryLayout(schedule, rank, ends, before, piece // itemsize)
-    steps = itertools.groupby(ends, lambda each: int(program.step[each.index]))
+    steps = itertools.groupby(ends, lambda each: int(program.step[each.transfer]))
     return RankProgram(
         rank=rank,
         stages=tuple(_stage(step, rank, list(rows), layout) for step, rows in steps),
@@ -160,7 +160,7 @@ class _Ends(NamedTuple):
     """A transfer of a rank: its position in the program, its ends, and of each slot that it moves the places that it
     reads and writes, and the number of elements."""
 
-    index: int
+    transfer: int
     src: int
     dst: int
     reduce: bool
@@ -180,7 +180,9 @@ def _ends(program: Program, mine: NDArray[np.intp], slot_elements: NDArray[np.in
         if piece:
             counts = np.clip(counts - k * piece, 0, piece)
             numbers, counts = (column[(counts > 0) | (k == 0)] for column in (numbers, counts))
-        read, written = ([(slot, k) for slot in column[numbers].tolist()] for column in (slots.src_slot, slots.dst_slot))
+        read, written = (
+            [(slot, k) for slot in column[numbers].tolist()] for column in (slots.src_slot, slots.dst_slot)
+        )
         ends = int(program.src[i]), int(program.dst[i]), bool(program.reduce[i])
         found.append(_Ends(i, *ends, read, written, counts.tolist()))
     return found

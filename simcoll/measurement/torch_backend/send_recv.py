@@ -284,4 +284,5 @@ class Exchange(Runner):
 
 def _pieces(values: Tensor, parts: tuple[Part, ...]) -> Sequence[Tensor]:
     """Return the values of each part in a tensor that holds those of all parts, one after the other."""
-    return values.split([span.count for _, span in parts])
+    found: Sequence[Tensor] = values.split([span.count for _, span in parts])
+    return found
