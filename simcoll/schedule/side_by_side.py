@@ -59,10 +59,10 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
         for name in names:
             columns[name].append((place if name.endswith("slot") else rank)[getattr(schedule, name)])
     # transfer i of all copies, then transfer i + 1: steps stay in order, and copies alternate within a step
-    order = schedule.taken(np.repeat(np.arange(schedule.transfers), times))
-    copy = np.repeat(np.tile(np.arange(times), schedule.transfers), order.counts)
-    rows = {name: np.stack(found)[copy, order.members] for name, found in columns.items()}
-    more = {name: getattr(schedule, name)[order.members] for name in ("step", "reduce", "count", "joins", "route")}
+    rows_of = schedule.taken(np.repeat(np.arange(schedule.transfers), times))
+    copy = np.repeat(np.tile(np.arange(times), schedule.transfers), rows_of.counts)
+    rows = {name: np.stack(found)[copy, rows_of.members] for name, found in columns.items()}
+    more = {name: getattr(schedule, name)[rows_of.members] for name in ("step", "reduce", "count", "joins", "route")}
     return schedule.replace(n_chunks=schedule.n_chunks * times, **rows, **more)
 
 
