@@ -161,8 +161,8 @@ class _Frame:
             sizes = np.append(sizes % piece, piece)
         carried, memo = self.kinds[key]
         if len(carried) > len(self.program):  # some transfers move several slots
-            sums, which = np.unique(self._rows.sums_in_order(sizes[carried]), return_inverse=True)
-            return sums, which.astype(np.int32), {}
+            sums, number = np.unique(self._rows.sums_in_order(sizes[carried]), return_inverse=True)
+            return sums, number.astype(np.int32), {}
         return sizes, carried, memo
 
     @cached_property

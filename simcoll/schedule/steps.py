@@ -182,8 +182,8 @@ def _by_slot(step: Step, base: Ints) -> tuple[Step, Ints]:
     row = np.repeat(np.arange(step.rows), step.count)
     within = (np.arange(len(row)) - np.repeat(np.cumsum(step.count) - step.count, step.count)).astype(np.int32)
     rows = step.taken(row)
-    ends = {"src_slot": rows.src_slot + within, "dst_slot": rows.dst_slot + within}
-    single = rows._replace(count=np.ones_like(within), joins=rows.joins | (within > 0))._replace(**ends)
+    src_slot, dst_slot, joins = rows.src_slot + within, rows.dst_slot + within, rows.joins | (within > 0)
+    single = rows._replace(src_slot=src_slot, dst_slot=dst_slot, count=np.ones_like(within), joins=joins)
     return single, base[row] + within
 
 
