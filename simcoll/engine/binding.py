@@ -150,7 +150,7 @@ class _Frame:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
                 self.kinds.clear()
             kind = np.full(len(self.reads), len(every), np.int32)
-            first, slots = self._first()
+            first, slots = _inputs(self.slots, self.reads)
             kind[first] = which[slots]
             carried = inherited(self.reads, kind)
             if loops > 1:
@@ -175,15 +175,6 @@ class _Frame:
     def columns(self) -> dict[str, Any]:
         """A dictionary of the fields of `program`, by name."""
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
-
-    def _first(self) -> tuple[Index, Index]:
-        """Return the rows of `slots` that send a rank's own input; and for each such row the index of the slot it reads
-        in the flattened array (ranks, n_chunks)."""
-        schedule = self.slots
-        first = np.flatnonzero(self.reads == NONE).astype(np.int32)
-        first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
-        place = schedule.src[first] * np.int64(schedule.n_chunks) + schedule.src_slot[first]
-        return first, place.astype(np.uint32)  # sizes of more slots would fit no memory
 
 
 _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
@@ -289,6 +280,7 @@ def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slot
         reduce=schedule.reduce[rows],
         count=schedule.count[rows],
         joins=schedule.joins[rows],
+        route=schedule.route[rows],
     )
     number = np.broadcast_to(_channel_numbers(schedule, program.loops, params), len(program))[left]
     columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(some))
@@ -311,6 +303,25 @@ def _repeated(waits: Dependencies, loop: Index, transfer: Index) -> Dependencies
 
 
 # --- sizes ---
+
+
+def slot_bytes(schedule: Schedule, nbytes: int, itemsize: int = 1, weights: object = None) -> NDArray[np.int64]:
+    """Return the bytes that each row of `schedule.by_slot()` moves, in all loops together, int64 (rows,). Arguments and
+    errors are those of `bind`."""
+    reads = versions(schedule).slots
+    first, slots = _inputs(schedule.by_slot(), reads)
+    size = np.zeros(len(reads), np.int64)
+    size[first] = _held(schedule, nbytes, itemsize, weights).reshape(-1)[slots]
+    return inherited(reads, size)
+
+
+def _inputs(rows: Schedule, reads: Index) -> tuple[Index, Index]:
+    """Return the rows of a schedule by slot that send a rank's own input; and for each such row the index of the slot
+    it reads in the flattened array (ranks, n_chunks). `reads`: the row that wrote the value a row sends, or NONE."""
+    first = np.flatnonzero(reads == NONE).astype(np.int32)
+    first = first[(rows.src[first] < rows.n) & (rows.src_slot[first] < rows.n_chunks)]
+    place = rows.src[first] * np.int64(rows.n_chunks) + rows.src_slot[first]
+    return first, place.astype(np.uint32)  # sizes of more slots would fit no memory
 
 
 def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
