@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
@@ -68,6 +68,13 @@ def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
         for layer, time in zip(alike, backward, strict=True)
     ]
     return {"forward": forward, "layers": tuple(layers), "optimizer": optimizer}
+
+
+def question(row: MeasuredRow) -> Hashable:
+    """Return what of a row decides its points (`RowQuestions.points`): rows with equal questions have equal points."""
+    read = [item for item in row.others.items() if item[0] in ("op", "root") or "." in item[0]]
+    said = row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.size_bytes, row.dtype
+    return (*said, row.harness, row.library_version, *read)
 
 
 class RowQuestions:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.accuracy.diagnosis.hypotheses import PENALTY, Hypothesis
-from simcoll.config.numpy_helpers import Floats
+from simcoll.config.numpy_helpers import Floats, Numbers
 from simcoll.scenario.scenario import Scenario
 
 Flags = NDArray[np.bool_]
@@ -166,7 +166,8 @@ class MeasuredTable:
     machine; `small` (n,) flags points whose times show the launch.
 
     `series` lists the point numbers of each series in order of size; `groups` lists those of each region of each
-    series. `bands` and `scenarios` belong to the points; `gpus` are the GPUs that the table names.
+    series. `bands` belong to the points. `case` (n,) numbers the scenario of each point among the `scenarios`. `gpus`
+    are the GPUs that the table names.
     """
 
     measured: Floats
@@ -175,6 +176,7 @@ class MeasuredTable:
     series: tuple[tuple[int, ...], ...]
     groups: tuple[tuple[int, ...], ...]
     bands: Bands
+    case: Numbers
     scenarios: tuple[Scenario, ...]
     gpus: tuple[str, ...] = ()
 

@@ -7,9 +7,8 @@ The machine is healthy if no region is off (slow or fast). Else each hypothesis 
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,11 +17,11 @@ import numpy as np
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.diagnosis import deviations, ranking
 from simcoll.accuracy.diagnosis.deviations import WILD, Bands, Fit, MeasuredTable, Region
-from simcoll.accuracy.measured_points import RowQuestions, suspicious, with_schedule_name
+from simcoll.accuracy.measured_points import RowQuestions, question, suspicious, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.grouping import alike
-from simcoll.config.numpy_helpers import Floats
+from simcoll.config.numpy_helpers import Floats, Numbers
 from simcoll.errors import InputError
 from simcoll.formats.measured import MeasuredRow, gpu_names, parse_measured, remarks, wrong_data
 from simcoll.measurement.cases_of_points import Tell
@@ -45,27 +44,35 @@ _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorit
 
 @dataclass(frozen=True)
 class _DiagnosedRows:
-    """Measured rows; each with its scenario, and its predicted result row on the healthy machine."""
+    """Measured rows (n). Equal rows are one case (m): its scenario, and its predicted row on the healthy machine.
+
+    `case` (n,) is the number of each row's case.
+    """
 
     rows: tuple[MeasuredRow, ...]
+    case: Numbers
     scenarios: tuple[Scenario, ...]
     results: tuple[ResultRow, ...]
 
     @property
     def predicted(self) -> Floats:
         """Predicted times (n,), in us."""
-        return np.array([result["time_us"] for result in self.results])
+        times: Floats = np.array([result["time_us"] for result in self.results])[self.case]
+        return times
 
     def bands(self, names: Sequence[str]) -> Bands:
         """Return the rows' bands (usual ranges of times), which follow the errors of the regions in `names`."""
-        return Bands(list(map(_interval, self.scenarios, self.results, names)))
+        pairs = list(zip(self.case.tolist(), names, strict=True))
+        known = {(case, name): _interval(self.scenarios[case], self.results[case], name) for case, name in set(pairs)}
+        return Bands([known[pair] for pair in pairs])
 
     @property
     def series(self) -> list[tuple[object, ...]]:
         """A key for each row; rows that differ only in size have equal keys."""
+        launches = [str(scenario.launch) for scenario in self.scenarios]
         return [
-            (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, str(scenario.launch))
-            for row, scenario in zip(self.rows, self.scenarios, strict=True)
+            (row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.dtype, launches[case])
+            for row, case in zip(self.rows, self.case.tolist(), strict=True)
         ]
 
 
@@ -119,30 +126,31 @@ def _predicted_rows(
     selected: Sequence[MeasuredRow], asking: RowQuestions, tell: Tell
 ) -> tuple[_DiagnosedRows, Counter[str]]:
     """Predict the rows; return those that can be predicted, and how many others cannot, by reason."""
-    asked: dict[int, Point] = {}
-    for number, row in enumerate(selected):
+    asked: dict[Hashable, Point] = {}  # by question: a point for all rows that ask it
+    questions = list(map(question, selected))
+    for key, row in dict(zip(questions, selected, strict=True)).items():
         points = asking.points(with_schedule_name(row))
         if len(points) > 1:
             raise InputError("--set gives several values", "give one value")
         if points:
-            asked[number] = replace(points[0], scenario=_forced(points[0], row))
-    begun = itertools.count()
+            asked[key] = replace(points[0], scenario=_forced(points[0], row))
 
-    def begins(_: int) -> None:
-        tell(f"{next(begun)} of {len(asked)} rows predicted")
+    def begins(number: int) -> None:
+        tell(f"{number} of {len(asked)} points predicted")
 
     # Totals suffice, as no answer shows the course of a run.
-    results_of = dict(zip(asked, sweep.run_points(list(asked.values()), begins, keep="totals"), strict=True))
-    predicted: list[tuple[MeasuredRow, Scenario, ResultRow]] = []
+    results = dict(zip(asked, sweep.run_points(list(asked.values()), begins, keep="totals"), strict=True))
+    good = {key: number for number, key in enumerate(key for key in asked if results[key].status == "ok")}
     refused: Counter[str] = Counter()
-    for number, row in enumerate(selected):
-        result = results_of.get(number)
-        if result and result.status == "ok":
-            predicted.append((row, asked[number].scenario, result))
-        else:
-            refused[result.status if result else f"simcoll has no algorithm {row.algorithm!r}"] += 1
-    rows, scenarios, results = zip(*predicted, strict=True) if predicted else ((), (), ())
-    return _DiagnosedRows(rows, scenarios, results), refused
+    for key, row in zip(questions, selected, strict=True):
+        if key not in good:
+            refused[results[key].status if key in asked else f"simcoll has no algorithm {row.algorithm!r}"] += 1
+    return _DiagnosedRows(
+        rows=tuple(row for key, row in zip(questions, selected, strict=True) if key in good),
+        case=np.array([good[key] for key in questions if key in good], np.int64),
+        scenarios=tuple(asked[key].scenario for key in good),
+        results=tuple(results[key] for key in good),
+    ), refused
 
 
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
@@ -166,7 +174,8 @@ def _table(asked: _DiagnosedRows) -> tuple[MeasuredTable, list[str]]:
     names = scores.located(list(zip(asked.series, sizes, expected.tolist(), strict=True)))
     groups = alike(list(zip(asked.series, names, strict=True)))
     gpus = gpu_names.named(asked.rows)
-    return MeasuredTable(measured, predicted, small, series, groups, asked.bands(names), asked.scenarios, gpus), names
+    bands = asked.bands(names)
+    return MeasuredTable(measured, predicted, small, series, groups, bands, asked.case, asked.scenarios, gpus), names
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
@@ -231,27 +240,29 @@ def _document(
 def _points(
     asked: _DiagnosedRows, table: MeasuredTable, names: Sequence[str], base: Fit, best: Fit, explained: bool
 ) -> list[Document]:
-    expected, bad = base.predicted, suspicious(asked.rows)
-    low, high = expected * table.bands.low, expected * table.bands.high
-    distances = table.bands.distances(table.measured / expected).tolist()
-    unexplained = np.abs(table.bands.distances(table.measured / (best if explained else base).predicted)) > WILD
+    bad, bands = suspicious(asked.rows), table.bands
+    columns = (base.predicted, base.predicted * bands.low, base.predicted * bands.high, best.predicted)
+    expected, low, high, explained_us = (column.tolist() for column in columns)
+    distances = bands.distances(table.measured / base.predicted).tolist()
+    unexplained = np.abs(bands.distances(table.measured / (best if explained else base).predicted)) > WILD
+    known = [{name: result[name] for name in _POINT} for result in asked.results]
     calm = {number for region in base.regions if not region.off for number in region.points}
     accidents = {region.accident for region in base.regions}
     return [
         {
-            **{name: result[name] for name in _POINT},
+            **known[case],
             "measured_us": row.time_us,
-            "expected_us": float(expected[i]),
-            "low_us": float(low[i]),
-            "high_us": float(high[i]),
-            "explained_us": float(best.predicted[i]),
+            "expected_us": expected[i],
+            "low_us": low[i],
+            "high_us": high[i],
+            "explained_us": explained_us[i],
             "region": names[i],
             "distance": distances[i],
             "verdict": "slow" if distances[i] > 1 else "fast" if distances[i] < -1 else "inside",
             "bad_row": bad[i],
             "single": i in accidents or (i in calm and abs(distances[i]) > WILD and bool(unexplained[i])),
         }
-        for i, (row, result) in enumerate(zip(asked.rows, asked.results, strict=True))
+        for i, (row, case) in enumerate(zip(asked.rows, asked.case.tolist(), strict=True))
     ]
 
 
@@ -264,7 +275,7 @@ def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Docu
     return {
         "collective": first.collective,
         "ranks": first.ranks,
-        "nodes": asked.results[region.points[0]]["nodes"],
+        "nodes": asked.results[int(asked.case[region.points[0]])]["nodes"],
         "dtype": first.dtype,
         "region": names[region.points[0]],
         "points": len(region.points),

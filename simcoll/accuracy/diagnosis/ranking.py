@@ -41,38 +41,42 @@ ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
 class HypothesisTimes:
-    """Computes times (us) of a table's points under hypotheses; a point's program is made once per changed scenario."""
+    """Computes times (us) of a table's points under hypotheses. Equal points are one case, and a case's program is made
+    once per changed scenario."""
 
     def __init__(self, table: MeasuredTable):
         self._table = table
-        self._asked: dict[tuple[ChangedCall, int], RetimedPoint] = {}  # by change, and point
+        self._asked: dict[tuple[ChangedCall, int], RetimedPoint] = {}  # by change, and case
         self._points: dict[str, RetimedPoint] = {}  # by scenario, which several changes may give
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
 
     def kinds(self, points: Iterable[int]) -> list[str]:
         """Return the kinds of links that the points with these numbers use."""
-        return list(dict.fromkeys(kind for point in points for kind in self._bound(HEALTHY, point).kinds))
+        cases = dict.fromkeys(self._table.case[list(points)].tolist())
+        return list(dict.fromkeys(kind for case in cases for kind in self._bound(HEALTHY, case).kinds))
 
     def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Floats | None:
         """Return the times in us of all points, or of those numbered `points`; None if simulating one is impossible."""
-        numbers = range(len(self._table.scenarios)) if points is None else points
+        chosen = slice(None) if points is None else list(points)
         if hypothesis.scenario is HEALTHY.scenario and hypothesis.setting is HEALTHY.setting:
-            return self._table.predicted[list(numbers)]
+            return self._table.predicted[chosen]
+        cases, which = np.unique(self._table.case[chosen], return_inverse=True)
         try:
-            return np.array([self._time(hypothesis, point) for point in numbers])
+            times: Floats = np.array([self._time(hypothesis, case) for case in cases.tolist()])[which]
+            return times
         except (RefusedError, InputError):
             return None
 
-    def _time(self, hypothesis: Hypothesis, number: int) -> float:
-        point, change = self._bound(hypothesis, number), hypothesis.setting
+    def _time(self, hypothesis: Hypothesis, case: int) -> float:
+        point, change = self._bound(hypothesis, case), hypothesis.setting
         if (point, change) not in self._times:
             self._times[point, change] = point.time_ps(change(point.setting)) / 1e6
         return self._times[point, change]
 
-    def _bound(self, hypothesis: Hypothesis, number: int) -> RetimedPoint:
-        asked = hypothesis.scenario, number
+    def _bound(self, hypothesis: Hypothesis, case: int) -> RetimedPoint:
+        asked = hypothesis.scenario, case
         if asked not in self._asked:
-            scenario = hypothesis.scenario(self._table.scenarios[number])
+            scenario = hypothesis.scenario(self._table.scenarios[case])
             key = scenario.model_dump_json(exclude={"name", "plots", "measured"})
             if key not in self._points:
                 self._points[key] = RetimedPoint(scenario)
@@ -167,7 +171,7 @@ def _promising(
     behind = max(BEHIND * min(max(float(rival.errors[probes].mean()), rival.error) for rival in rivals), PENALTY)
     most = min(behind, (NEARER if base.off else 1) * float(base.errors[probes].mean()))
     added = base.predicted - table.predicted
-    order = sorted(probes.tolist(), key=lambda point: table.scenarios[point].nbytes)  # small calls run quicker
+    order = sorted(probes.tolist(), key=lambda point: table.scenarios[table.case[point]].nbytes)  # small calls run quicker
 
     def late(variant: Hypothesis) -> float:
         """Return how much slower than measured a variant is at three probes: median of log(predicted / measured)."""
