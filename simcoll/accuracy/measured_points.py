@@ -210,9 +210,7 @@ def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
     flags = [False] * len(rows)
     for numbers in grouped(range(len(rows)), list(map(_size_series, rows)).__getitem__).values():
         numbers.sort(key=lambda i: rows[i].size_bytes)
-        sizes, times = (
-            np.array([getattr(rows[i], name) for i in numbers], float) for name in ("size_bytes", "time_us")
-        )
+        sizes, times = np.array([(rows[i].size_bytes, rows[i].time_us) for i in numbers], np.float64).T
         least = np.append(np.minimum.accumulate(times[::-1])[::-1], np.inf)  # the shortest time from a row on
         for i, late in zip(numbers, times > TOO_LONG * least[np.searchsorted(sizes, 2 * sizes)], strict=True):
             flags[i] = bool(late)
