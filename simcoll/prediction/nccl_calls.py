@@ -36,6 +36,10 @@ from simcoll.topology.machine_files import node_file
 from simcoll.topology.topology_builder import load_system
 
 NONE: Final = -1
+# ps of each kind of link on the machines whose measured rows the costs of hops were fitted to. The costs contain these.
+USUAL_LATENCIES: Final = {"nvlink": 300_000, "xgmi": 300_000, "c2c": 300_000, "socket": 300_000, "pcie": 250_000,
+                          "trunk": 300_000}  # fmt: skip
+OTHER_LATENCY: Final = 500_000  # ps of cables, and of links of any other kind
 MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps
 
 
@@ -141,6 +145,15 @@ class ChannelWires:
         found = np.zeros(len(self.rated.links), bool)
         found[list(self.host)] = True
         return found & self.rated.between_kinds(HOST)[:, 1]
+
+    @cached_property
+    def excess(self) -> Numbers:
+        """Return, for each link, by how many ps its latency exceeds the latency that the costs of hops contain, int64
+        (links,). A link from GPU to GPU stands for two, to a switch and from it."""
+        usual = np.array([USUAL_LATENCIES.get(kind, OTHER_LATENCY) for kind in self.rated.link_kinds], np.int64)
+        usual *= np.where(self.rated.between_kinds("gpu").all(axis=1), 2, 1)
+        found: Numbers = np.maximum(0, self.rated.latencies - usual)
+        return found
 
     def leaving(self, *first: str) -> Any:
         """Whether each link begins at a device of one of the kinds in `first`, bool (links,)."""
@@ -391,7 +404,8 @@ class NcclChannel(GpuCall):
     def latencies(self) -> Index:
         """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has its latency.
         A link between a NIC and a switch has half of the extra time of a hop between nodes. A link to a host has the
-        extra time through its memory. Other links have none: the hop's thread block spends the time."""
+        extra time through its memory. Other links have none: the hop's thread block spends the time. To these comes
+        what the link itself takes longer than usual."""
         kernels, wires = self.kernels, self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
         net += self.call.filled_ps(kernels, self._slowest)
@@ -399,7 +413,7 @@ class NcclChannel(GpuCall):
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
         latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
-        found: Index = np.maximum(latencies.astype(np.int64), 1)
+        found: Index = np.maximum(latencies.astype(np.int64), 1) + wires.excess
         return found
 
     @property
