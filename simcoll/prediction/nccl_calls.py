@@ -8,14 +8,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
-from simcoll.config.numpy_helpers import Numbers, numbers_of, sorted_out
+from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
@@ -28,6 +28,7 @@ from simcoll.nccl.transports_between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.transports_within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
+from simcoll.prediction.schedules import pairs_of, source_of
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
@@ -94,6 +95,14 @@ class ChannelWires:
         sorts = alike(self.rated)
         found: NDArray[np.float64] = np.where(self.rated.trunks, np.bincount(sorts)[sorts], math.inf)
         return found
+
+    @cached_property
+    def equal_rails(self) -> bool:
+        """Whether channels of all NICs of a node find equal links: those of each class have equal bandwidths and
+        latencies."""
+        sorts = alike(self.rated)
+        first = np.unique(sorts, return_index=True)[1][sorts]
+        return all((column == column[first]).all() for column in (self.rated.bandwidths, self.rated.latencies))
 
     def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
         """Return the ranks of each node, first those on the GPUs numbered `heads` (of the GPUs with ranks)."""
@@ -226,19 +235,7 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
     path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
-    if len(nodes) > 1 and not messages:
-        rated = _as_the_slowest(rated, inner)
     return ChannelWires(rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
-
-
-def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
-    """Return the topology with all similar links out of a node as slow as the slowest of them. Channels use all these
-    links, but only one channel is simulated, and a call ends with its slowest channel."""
-    bandwidths, sorts = rated.bandwidths, alike(rated)
-    least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
-    np.minimum.at(least, sorts, bandwidths)
-    given = np.where([kind in inner for kind in rated.link_kinds], bandwidths, least[sorts])
-    return rated if (given == bandwidths).all() else rated.with_rates(given, rated.latencies)
 
 
 def alike(rated: Topology) -> Numbers:
@@ -382,10 +379,11 @@ class NcclChannel(GpuCall):
         for sort in sorts:
             inside = sort.kind in self.wires.inner
             efficiency = self.costs.efficiency(sort.kind, self.network_costs)
-            share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
+            bandwidth = sort.bandwidth * efficiency
+            share = self.call.share_of_links(kernels, bandwidth, not inside, sort.host)
+            share *= crowded if sort.of_nic else 1.0
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
-            bandwidth = sort.bandwidth * efficiency
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
             # messages reach more of a link than rings do, but never more than all of it
             reached = min(staged * share, sort.bandwidth)
@@ -435,6 +433,32 @@ class NcclChannel(GpuCall):
         """Return, for each link, the share that one NIC's channels get while all NICs' use it, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
         return shares
+
+    def differing(self) -> list[Self]:
+        """Return the channels to simulate: of each NIC of a node the first channel, but only one of those
+        that find equal links all along their routes. The channel of another NIC goes through the ranks of each node in
+        an order that begins elsewhere."""
+        if self.wires.equal_rails or self.call.rails <= 1:
+            return [self]
+        src, dst = pairs_of(source_of(self.point, self.rated, self.places).source)
+        entered, found = set[bytes](), dict[tuple[bytes, ...], Self]()
+        for turn in range(self.call.communicator.gpus):
+            channel = replace(self, places=self._turned(turn))
+            hop, path = self.rated.routes(channel.places, src, dst)
+            nics = distinct(path[self.wires.to_network[path]]).tobytes()
+            if nics not in entered and len(entered) < self.nics:
+                entered.add(nics)
+                rates = hop, self.bandwidths[path], self.latencies[path]
+                found.setdefault(tuple(column.tobytes() for column in rates), channel)
+        return list(found.values())
+
+    def _turned(self, turn: int) -> tuple[str, ...]:
+        """Return the devices of ranks if the ranks of each node are rotated by `turn`."""
+        places = list(self.places)
+        for ranks in self.wires.nodes:
+            for rank, taken in zip(ranks, (*ranks[turn:], *ranks[:turn]), strict=True):
+                places[rank] = self.places[taken]
+        return tuple(places)
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return, for each link number in `used`, this link and the links that carry equal traffic in channels of other
