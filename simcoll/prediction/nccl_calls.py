@@ -1,4 +1,5 @@
-"""Turn calls into simulations of NCCL's kernels: one channel is simulated on its links, and stands for all channels."""
+"""Turn calls into simulations of NCCL's kernels: a channel is simulated on its links, and stands for channels that find
+equal links."""
 
 from __future__ import annotations
 
