@@ -1,8 +1,9 @@
 """One call as NCCL runs it: the sizes of its chunks, slices and messages, and the time of each part.
 
 All channels of a call do the same work at the same time. So one channel is simulated for all that find equal links,
-with its share of the data; where two trees share the data, a pair of channels is simulated. "The simulated channel" means this channel or pair. Kernels are
-described by the costs of a thread block (`kernel_costs`), not by their instructions.
+with its share of the data; where two trees share the data, a pair of channels is simulated. "The simulated channel"
+means this channel or pair. Kernels are described by the costs of a thread block (`kernel_costs`), not by their
+instructions.
 """
 
 from __future__ import annotations
