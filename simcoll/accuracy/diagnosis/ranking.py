@@ -140,10 +140,10 @@ def _best(
             fit = base if variant is HEALTHY else _under(variant, times, table)
             if fit is None:
                 continue
-            if rival is None or fit.score < rival.score:
-                best[variant.family] = fit
-            elif same(fit, rival):
-                best[variant.family] = replace(rival, hypothesis=rival.hypothesis.or_one)
+            nearer = fit if rival is None or fit.score < rival.score else rival
+            if rival and rival.hypothesis.share == variant.share < 1 and not table.tells_apart(fit, rival):
+                nearer = replace(nearer, hypothesis=rival.hypothesis.or_one)
+            best[variant.family] = nearer
     return list(best.values())
 
 
