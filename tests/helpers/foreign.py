@@ -100,6 +100,26 @@ GPU3    NV4     NV4     NV4      X      SYS     SYS     48-63   3
 mlx5_0  SYS     PIX     SYS     SYS      X      SYS
 mlx5_1  SYS     SYS     PIX     SYS     SYS      X
 """
+
+
+def rocm_smi(n: int, apart: tuple[int, int] | None = None) -> str:
+    """What `rocm-smi --showtopo` prints of GPUs that XGMI joins, but for two that are `apart`; two NUMA nodes."""
+    gpus = [f"GPU{i}" for i in range(n)]
+
+    def table(title: str, near: str, far: str) -> list[str]:
+        cells = {
+            (a, b): "0" if a == b else far if {a, b} == {*(apart or ())} else near for a in range(n) for b in range(n)
+        }
+        rows = [" ".join([f"{gpu:6}", *(f"{cells[a, b]:12}" for b in range(n))]) for a, gpu in enumerate(gpus)]
+        return [f"{title:=^90}", " " * 7 + " ".join(f"{gpu:12}" for gpu in gpus), *rows, ""]
+
+    tables = [*table(" Weight between two GPUs ", "15", "40"), *table(" Hops between two GPUs ", "1", "2")]
+    numa = [f"GPU[{i}]\t\t: (Topology) Numa Node: {2 * i // n}" for i in range(n)]
+    return "\n".join(
+        [*tables, *table(" Link Type between two GPUs ", "XGMI", "PCIE"), f"{' Numa Nodes ':=^90}", *numa, ""]
+    )
+
+
 OLD_MATRIX: Final = """\
 $ nvidia-smi topo -m
         GPU0    GPU1    GPU2    mlx5_0  CPU Affinity
@@ -500,7 +520,7 @@ GRAPHML: Final = """\
 
 FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "nvidia-smi, mesh": MESH,
-    "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
+    "rocm-smi": rocm_smi(4), "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
     "infragraph": INFRAGRAPH, "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1),
@@ -510,12 +530,13 @@ FILES: Final[dict[str, str]] = {
 }  # fmt: skip
 MORE: Final[dict[str, list[str]]] = {
     "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, mesh": ["--assume", "hgx-a100-4"],
-    "nvidia-smi, old": ["--assume", "dgx1-v100"],
+    "nvidia-smi, old": ["--assume", "dgx1-v100"], "rocm-smi": ["--assume", "mi300x"],
     "skeleton": ["--assume", "dgx-a100"], "graph": ["--assume", "l40s-pcie"],
     "goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"],
 }  # fmt: skip
 KINDS: Final[dict[str, str]] = {  # what `--as` calls them
-    **dict.fromkeys(("nvidia-smi", "nvidia-smi, old", "nvidia-smi, mesh"), "nvidia-smi"), "topology": "nccl-topology",
+    **dict.fromkeys(("nvidia-smi", "nvidia-smi, old", "nvidia-smi, mesh"), "nvidia-smi"), "rocm-smi": "rocm-smi",
+    "topology": "nccl-topology",
     "skeleton": "nccl-topology",
     "graph": "nccl-graph", "infragraph": "infragraph", "graphml": "graphml", "goal": "goal",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
