@@ -89,7 +89,7 @@ class RowQuestions:
         self.system, self.profile = system, profile_of(system) if system else None
         self.related = fitting  # a fit may begin with the profile of a related GPU
         self.generation = system.gpu.generation if system and system.gpu else None
-        self.network = network_of(spec.system) if spec.system else None
+        self.network = network_of(system) if spec.system else None
         self.nodes = spec.nodes  # of rows that do not say
         self.trays = hosts_of(system) if system and system.counts.get("gpu") else 1
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number

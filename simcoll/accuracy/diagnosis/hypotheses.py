@@ -27,7 +27,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
 from simcoll.topology.machine_files import SystemFile, shipped_systems
-from simcoll.topology.topology_builder import build, load_system, nodes_of
+from simcoll.topology.topology_builder import build, described, load_system, nodes_of
 from simcoll.topology.topology_keys import Override
 from simcoll.units import format_size
 
@@ -112,10 +112,9 @@ def candidates(
     The healthy machine comes first. Variants of a family are in order of their distance from healthy. If two families
     explain a table equally well, the earlier one is reported.
     """
-    names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
-    name = next(iter(names)) if len(names) == 1 and names != {""} else None
-    system = load_system(name) if name else None
-    of_nics, links = network_of(name).links, _first_links(scenarios)
+    machines = {(spec.title, spec.file): spec for spec in (scenario.topology for scenario in scenarios)}
+    system = described(next(iter(machines.values()))) if len(machines) == 1 else None
+    of_nics, links = network_of(system).links, _first_links(scenarios)
     nodes = max(nodes_of(scenario.topology) for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
@@ -132,7 +131,7 @@ def candidates(
         single += _switched_off(scenarios)
         several += [list(_slow_gpus()), *([each] for each in _other_sizes(scenarios, nodes))]
     by_which = [*_fewer_nics(nics)] if CABLE in kinds and not tunable else []
-    how = [*_network(network_of(name))] if system and CABLE in kinds else []
+    how = [*_network(network_of(system))] if system and CABLE in kinds else []
     # Sockets use other interfaces than RDMA, often one only, so each way to the network is also tried with fewer NICs.
     single += [*by_which, *how, *(way.beside(nics_left) for way in how for nics_left in by_which)]
     if system and nodes == 1 and "nvlink" in kinds:
@@ -328,7 +327,8 @@ def _elsewhere(system: SystemFile, gpus: Sequence[str]) -> Iterator[Hypothesis]:
 
 def _others(system: SystemFile) -> list[SystemFile]:
     """Return the shipped systems, except this one, that have a profile."""
-    return [file for file in map(load_system, shipped_systems()) if file.profile and file.name != system.name]
+    files = (file for file in map(load_system, shipped_systems()) if file.profile and not file.like)
+    return [file for file in files if file.name != system.name]
 
 
 def _differences(system: SystemFile, candidate: SystemFile) -> int:
@@ -408,12 +408,12 @@ def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, 
     version = executor(scenario).release(scenario)
     spec = scenario.topology
     in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
-    asked = spec.system or spec.file or "", nodes_of(spec), scenario.ranks
+    asked = spec.title, spec.file, nodes_of(spec), scenario.ranks
 
     def choice(*filters: str) -> tuner.TunerChoice | None:
         key = *asked, version, in_switch, *filters
         if key not in tables:
-            comm = communicator(load_system(asked[0]), *asked[1:])
+            comm = communicator(described(spec) or load_system(spec.title), *asked[2:])
             tables[key] = tuner.table(comm, version, environment.selection(*filters), in_switch)
         return tables[key].choose(collective, scenario.nbytes)
 

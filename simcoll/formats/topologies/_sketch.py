@@ -47,7 +47,7 @@ def lender(
     if assumed:
         check_assumed(source, assumed, contradicted(load_system(assumed)))
         return LenderSystem(assumed)
-    files = {name: file for name in shipped_systems() if (file := load_system(name)).gpu}
+    files = {name: file for name in shipped_systems() if (file := load_system(name)).gpu and not file.like}
     known = [name for name, file in files.items() if fits(file)]
     if len(known) != 1:
         choices = ", ".join(known or [name for name, file in files.items() if not contradicted(file)] or files)
