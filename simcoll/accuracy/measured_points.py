@@ -98,7 +98,7 @@ class RowQuestions:
         self.related = fitting  # a fit may begin with the profile of a related GPU
         self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(system) if spec.system else None
-        self.nodes = spec.nodes or 1  # of rows that do not say
+        self.nodes = spec.nodes  # of rows that do not say
         self.trays = hosts_of(system) if system and system.counts.get("gpu") else 1
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number
 
@@ -141,8 +141,9 @@ class RowQuestions:
 
     def _nodes(self, row: MeasuredRow) -> int:
         """Return the number of nodes of a row. Logs count hosts: those of one NVLink domain are one node of a rack."""
-        nodes = row.nodes or self.nodes
-        return -(-nodes // self.trays) if row.nodes and self._of_trays(row) else nodes
+        if row.nodes and self._of_trays(row):
+            return self.nodes or -(-row.nodes // self.trays)
+        return row.nodes or self.nodes or 1
 
     def _of_trays(self, row: MeasuredRow) -> bool:
         """Return whether the row's nodes are trays of a rack: more ranks a node would not fit a tray."""

@@ -1,4 +1,5 @@
-"""Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, output of OSU's and Intel's MPI benchmarks.
+"""Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, tables of other
+benchmarks, e.g. OSU's and Intel's.
 
 A reader converts text into rows of cells: for each row a dict from column to (text, place in the file).
 `measured_row.rows` checks the cells of every reader.
@@ -14,7 +15,7 @@ from typing import Final
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
-from simcoll.formats.measured import csv_table, measured_row, mpi_benchmarks, nccl_tests, nccl_tests_json, rccl_tests
+from simcoll.formats.measured import csv_table, described_tables, measured_row, nccl_tests, nccl_tests_json, rccl_tests
 from simcoll.formats.measured.csv_table import dump
 from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 
@@ -36,7 +37,12 @@ __all__ = [
 ]
 
 _FAILED: Final = re.compile(r"Out of bounds values\s*:\s*[0-9]+\s+FAILED")
-_READERS: Final = (nccl_tests_json, rccl_tests, mpi_benchmarks, nccl_tests)  # the last accepts any text with its header
+_READERS: Final = (
+    nccl_tests_json,
+    rccl_tests,
+    described_tables,
+    nccl_tests,
+)  # the last accepts any text with its header
 
 
 def looks(text: str) -> bool:
