@@ -42,6 +42,7 @@ MOST_PIECES: Final = 64  # most pieces of a channel's share of a tree's chain, o
 MOST_LOADED: Final = 256  # most pieces of a symmetric kernel, whose threads load and store at the same time
 MOST_MESSAGES: Final = 4096  # most pieces that a rank sends to all peers
 P2P_PIECE: Final = 4 << 10  # bytes; NCCL aligns the parts of a message to it
+RING_ACCESSES: Final = 3 / 4  # loads and stores of a ring's block, beside those of a block that sends and receives
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
 # (count, bytes): below `count` chunks per channel and head, a chunk has at most so many bytes.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
@@ -443,14 +444,17 @@ class NcclCall:
 
     def handed_on(self, costs: Kernels) -> float:
         """Return the B/s at which blocks of a ring or chain over several nodes pass data on; infinity for no limit.
-        Such blocks receive and send at once, as for messages. Flags of LL128 use a part of the rate. On one node there
-        is no limit: the many channels fill the links, whose measured `reach` includes the blocks' work."""
+        Such blocks receive and send at once, as for messages. A message is loaded and stored twice, by its sender and
+        by its receiver; a ring's block in Simple reads its buffer and its own data, and stores once, or loads once and
+        stores twice. Flags of LL128 use a part of the rate. On one node there is no limit: the many channels fill the
+        links, whose measured `reach` includes the blocks' work."""
         through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
         chained = through and self.communicator.nodes > 1
         limited = chained and self.kind in ("LL128", "Simple")
         if not limited or not costs.P2P.both:
             return math.inf
-        return costs.P2P.both * self.blocks * figures().protocols[self.protocol].efficiency
+        accesses = RING_ACCESSES if self.protocol == "Simple" else 1.0
+        return costs.P2P.both / accesses * self.blocks * figures().protocols[self.protocol].efficiency
 
     @property
     def _searched(self) -> float:
@@ -498,9 +502,13 @@ class NcclCall:
         """Number of point-to-point messages that a proxy serves in one round. It receives several only over one
         connection: with PXN, one connection carries the messages of all GPUs of a node (NCCL's
         src/transport/net.cc)."""
-        comm, parts = self.communicator, self.parts
-        peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
-        return min(p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
+        peers = max(1, self.far_peers) * (self.parts.channels if self.parts else 1)
+        return min(p2p_messages.AT_ONCE if self.communicator.pxn else 1, peers)
+
+    @property
+    def far_peers(self) -> int:
+        """Number of ranks on other nodes to which a rank sends point-to-point messages."""
+        return 1 if self.collective == "send_recv" else self.communicator.ranks - self.communicator.gpus
 
     def leg_ps(self, costs: Kernels) -> int:
         """Return the extra time in ps on each of the four links within nodes that NVLSTree uses; 0 for other

@@ -91,7 +91,8 @@ class KernelCall(GpuCall, ABC):
         sorts, proxied = self.wires.sorts[0], self._proxied
         rates = np.array([sort.bandwidth * self._share(sort.kind) for sort in sorts], np.float64)
         if self.communicator.nodes > 1 and self._to_all:
-            rates[[sort.of_nic for sort in sorts]] *= self.transport.crowded(self.wires.contention)
+            peers = len(self.places) - self.communicator.gpus
+            rates[[sort.of_nic for sort in sorts]] *= self.transport.crowded(self.wires.contention, peers)
         return rates, np.array([proxied if proxied and sort.proxied else math.inf for sort in sorts])
 
     @property

@@ -28,7 +28,7 @@ from simcoll.nccl.transports_between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.transports_within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
-from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
+from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
@@ -286,6 +286,12 @@ class GpuCall(PlainCall):
         """Return the costs of messages between nodes, of the profile or else of its NICs, under `env`."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
+    def efficiency(self, sort: LinkSort) -> float:
+        """Return the share of rated bandwidth that payload reaches on a class of links. What NICs read and write on
+        PCIe does not depend on how GPUs talk to each other there."""
+        own = self.network_costs.links.get(sort.kind) if sort.of_nic and sort.kind == PCIE else None
+        return own.efficiency if own else self.costs.efficiency(sort.kind, self.network_costs)
+
     @property
     def network(self) -> Topology:
         """Return the topology with the bandwidths and latencies that the call gets."""
@@ -363,19 +369,19 @@ class NcclChannel(GpuCall):
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
-        crowded = transport.crowded(self.wires.contention) if many else 1.0
+        crowded = transport.crowded(self.wires.contention, self.call.far_peers) if many else 1.0
         handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = self.costs.efficiency(sort.kind, self.network_costs)
+            efficiency = self.efficiency(sort)
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
             bandwidth = sort.bandwidth * efficiency
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
-            # messages reach more of a link than rings do, but never more than all of it
-            reached = min(staged * share, sort.bandwidth)
+            # messages reach more of a link within a node than rings do, but never more than all of it
+            reached = min(staged * share, bandwidth if sort.of_nic or not inside else sort.bandwidth)
             links.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
             pace = "channel"
             if inside or sort.proxied:
