@@ -451,10 +451,12 @@ class NcclCall:
         through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
         chained = through and self.communicator.nodes > 1
         limited = chained and self.kind in ("LL128", "Simple")
-        if not limited or not costs.P2P.both:
-            return math.inf
+        return self._block_rate(costs) * self.blocks if limited else math.inf
+
+    def _block_rate(self, costs: Kernels) -> float:
+        """Return the B/s at which a block of a ring or tree in LL128 or Simple loads and stores; infinity if unknown."""
         accesses = RING_ACCESSES if self.protocol == "Simple" else 1.0
-        return costs.P2P.both / accesses * self.blocks * figures().protocols[self.protocol].efficiency
+        return costs.P2P.both / accesses * figures().protocols[self.protocol].efficiency or math.inf
 
     @property
     def _searched(self) -> float:
@@ -468,21 +470,29 @@ class NcclCall:
         block: BlockCosts = getattr(costs, self.protocol)
         return block.net + transport.hop_ps(self.mean_on_wire)
 
-    def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Return the time in ps to fill a message for the NIC, after the first piece that ranks pass on. Chains and
-        trees pass on small pieces, but a proxy sends full steps. A channel has `bandwidth` B/s of the links."""
-        rest = 0 if self.kind in ("NVLS", "P2P") else max(0, self.message - self.handed)
-        took = self._handled(self.block(costs), rest)
-        return took or service(rest, bandwidth)
+    def filled_ps(self, costs: Kernels) -> int:
+        """Return the time in ps to fill a message for the NIC, for a proxy sends full steps of the buffer. With flags
+        beside the data a block writes each line as it comes, so only what follows the first piece that ranks pass on
+        counts. In Simple a block begins when a slice has come."""
+        if self.kind in ("NVLS", "P2P"):
+            return 0
+        rest = self.message if self.kind == "Simple" else max(0, self.message - self.handed)
+        return self._handled(self.block(costs), rest) or round(rest * PS_PER_S / self._block_rate(costs))
+
+    def handled_ps(self, transport: Transport, bandwidth: float) -> float:
+        """Return by how many ps a message between nodes arrives later because proxies handle it before the NIC sends it
+        and after it has arrived. A channel has `bandwidth` B/s of the NIC. The engine lets a message pass at the rate
+        of the slower of proxy and NIC, as if both worked on it at once, which holds for many messages in a row."""
+        if self.kind == "P2P":
+            return 0.0
+        wire = self.sent * PS_PER_S / bandwidth if bandwidth else 0.0
+        beside = (2 - self._both) * self._in_turn * transport.proxy
+        return min(wire, self.proxy_ps(transport) * self.sent) + beside
 
     def proxy_ps(self, transport: Transport) -> float:
         """Return the time in ps that a GPU's proxy needs per byte of the simulated channel's data. It includes the
         messages of all channels that the proxy serves, and both sends and receives if there are both."""
         p2p, nvls = self.algorithm == "p2p", self.kind == "NVLS"
-        if p2p:  # the root of a gather receives only, that of a scatter sends only
-            both = 1 if self.collective in ("gather", "scatter") else 2
-        else:
-            both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
         in_host = self.protocol == "LL" and not p2p  # measured sends and receives were not copied
         moved: float = transport.staged_ps(self.on_wire, in_host=in_host)
         read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
@@ -491,11 +501,24 @@ class NcclCall:
             moved += transport.late_ps(self.on_wire, max(1.0, self.block_moves / self.sent), self.slots)
         # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
         channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
-        # a round of the proxy serves all waiting messages: with NVLS those of all channels, which wait for the same
-        # ranks; point to point those of the peers that a block serves at once
-        rounds = 1 / self._served if p2p else 1.0 if nvls else channels
         once = transport.taken_up_ps(self.on_wire) / self.parts.part if self.parts and self.parts.part else 0.0
-        return (rounds * both * transport.proxy + channels * moved) / self.sent + once
+        return (self._in_turn * self._both * transport.proxy + channels * moved) / self.sent + once
+
+    @property
+    def _both(self) -> int:
+        """2 if a proxy sends and receives, 1 if another GPU's proxy receives, or if a root only sends or receives."""
+        if self.algorithm == "p2p":
+            return 1 if self.collective in ("gather", "scatter") else 2
+        return 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
+
+    @property
+    def _in_turn(self) -> float:
+        """Number of messages that a proxy handles one after the other for each message of the simulated channel. A
+        round of the proxy serves all waiting messages: with NVLS those of all channels, which wait for the same ranks;
+        point to point those of the peers that a block serves at once."""
+        if self.algorithm == "p2p":
+            return 1 / self._served
+        return 1.0 if self.kind == "NVLS" else max(1.0, self.alike / self.nics)
 
     @property
     def _served(self) -> int:

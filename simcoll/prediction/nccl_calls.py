@@ -352,6 +352,12 @@ class NcclChannel(GpuCall):
         return int(self._shares.links[list(self.wires.between)].min())
 
     @property
+    def _of_nic(self) -> int:
+        """Return the least B/s of a channel on the links between NICs and switches; 0 without such links."""
+        rates = self._shares.links[self.wires.to_network]
+        return int(rates.min()) if len(rates) else 0
+
+    @property
     def bandwidths(self) -> Index:
         """Return one channel's share of each link, int64 (links,), in B/s."""
         return self._shares.bandwidths
@@ -400,7 +406,9 @@ class NcclChannel(GpuCall):
         extra time through its memory. Other links have none: the hop's thread block spends the time."""
         kernels, wires = self.kernels, self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
-        net += self.call.filled_ps(kernels, self._slowest)
+        net += self.call.filled_ps(kernels)
+        if len(wires.nodes) > 1:
+            net += round(self.call.handled_ps(self.transport, self._of_nic))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
