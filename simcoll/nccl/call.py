@@ -305,7 +305,7 @@ class NcclCall:
         if self.schedule == "nvls_tree":
             # separate warps load, reduce, send up, send down and multicast, each one chunk after another
             # a rank's connection with its switch stands for one connection, with its own buffer, for each head
-            slots = figures().steps * -(-self.heads // HEADS)
+            slots = figures().steps * self.heads
             return {"channels": self.steps, "channels_by": "step", "slots": slots}
         if self.kind == "NVLS":
             # sums of all heads move together, blocks of all_gather and reduce_scatter one by one
@@ -450,12 +450,13 @@ class NcclCall:
         links, whose measured `reach` includes the blocks' work."""
         through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
         chained = through and self.communicator.nodes > 1
-        limited = chained and self.kind in ("LL128", "Simple")
+        limited = (chained and self.kind in ("LL128", "Simple")) or self.schedule == "nvls_tree"
         return self._block_rate(costs) * self.blocks if limited else math.inf
 
     def _block_rate(self, costs: Kernels) -> float:
-        """Return the B/s at which a block of a ring or tree in LL128 or Simple loads and stores; infinity if unknown."""
-        accesses = RING_ACCESSES if self.protocol == "Simple" else 1.0
+        """Return the B/s at which a block of a ring or tree in LL128 or Simple loads and stores; infinity if unknown.
+        A block of NVLSTree copies its data into buffers and sums out of them, as often as that of a message."""
+        accesses = RING_ACCESSES if self.kind == "Simple" else 1.0
         return costs.P2P.both / accesses * figures().protocols[self.protocol].efficiency or math.inf
 
     @property
@@ -536,12 +537,12 @@ class NcclCall:
     def leg_ps(self, costs: Kernels) -> int:
         """Return the extra time in ps on each of the four links within nodes that NVLSTree uses; 0 for other
         algorithms. It has two parts: the blocks' time for a chunk of all heads, and the time by which such a hop
-        exceeds a hop between nodes. To and from the switch a block waits for flags of all heads, on the other two for
-        one head."""
+        exceeds a hop between nodes. A block serves eight heads at once; of more heads, each waits for the others on
+        every link. To and from the switch a block waits for flags of all heads, on the other two for one head."""
         if self.schedule != "nvls_tree":
             return 0
         waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
-        return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
+        return waits + service(self.message * self.heads, costs.NVLS.rate) * self.heads // (4 * HEADS)
 
     def hop_ps(self, costs: Kernels) -> int:
         """Return the time of a hop in ps: from when one rank has data until the next rank can go on, without the

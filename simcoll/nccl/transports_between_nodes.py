@@ -18,7 +18,7 @@ from simcoll.units import PS_PER_S, format_size
 
 # Costs that all networks of a family share: the code by which proxies begin messages is the same, and the time of
 # access to a GPU's memory depends on the host.
-OF_FAMILY: Final = ("operation", "flush")
+OF_FAMILY: Final = ("flush",)
 FLUSHED: Final = 90  # from this compute capability on, NCCL does not read back data that a NIC wrote
 
 
