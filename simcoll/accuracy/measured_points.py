@@ -27,6 +27,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS, collective
 from simcoll.schedule.names import WORKLOAD
 from simcoll.topology import topology_builder
+from simcoll.topology.machine_files import hosts_of
 from simcoll.units import float_of
 from simcoll.workload.workload_keys import Composition, Ddp
 
@@ -89,6 +90,8 @@ class RowQuestions:
         self.related = fitting  # a fit may begin with the profile of a related GPU
         self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(spec.system) if spec.system else None
+        self.nodes = spec.nodes or 1  # of rows that do not say
+        self.trays = hosts_of(system) if system and system.counts.get("gpu") else 1
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number
 
     def points(self, row: MeasuredRow) -> list[Point]:
@@ -98,7 +101,7 @@ class RowQuestions:
         rows and `sets` that make no point, and for a profile that is not for these GPUs.
         """
         known = ("auto", *registry.names(row.collective))
-        nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
+        nodes, algorithm = self._nodes(row), row.algorithm or "auto"
         if algorithm not in known:
             algorithm = with_schedule_name(row).algorithm or "auto"
         if row.collective == WORKLOAD or algorithm.partition("(")[0] not in known:
@@ -128,6 +131,18 @@ class RowQuestions:
         points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
 
+    def _nodes(self, row: MeasuredRow) -> int:
+        """Return the number of nodes of a row. Logs count hosts: those of one NVLink domain are one node of a rack."""
+        nodes = row.nodes or self.nodes
+        return -(-nodes // self.trays) if row.nodes and self._of_trays(row) else nodes
+
+    def _of_trays(self, row: MeasuredRow) -> bool:
+        """Return whether the row's nodes are trays of a rack: more ranks a node would not fit a tray."""
+        gpus = self.system.counts.get("gpu", 0) if self.system else 0
+        return (
+            self.trays > 1 and row.nodes is not None and row.nodes > 1 and row.ranks <= row.nodes * gpus // self.trays
+        )
+
     def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
         """Return a line that names the rows' GPUs if the system has other GPUs; else None."""
         gpu = self.system.gpu if self.system else None
@@ -138,7 +153,12 @@ class RowQuestions:
         odd = self.other_gpus(rows)
         other = [row for row in rows if self.bare and row.nodes not in (None, row.ranks)]
         many = f"{len(other)} of {len(rows)} rows say that several ranks share a node, and {self.name} has one on each"
-        return [f"{odd}: check --on"] * bool(odd) + [f"{many}: check --on"] * bool(other)
+        trays = [row for row in rows if self._of_trays(row)]
+        domain = (
+            f"nodes of {len(trays)} of {len(rows)} rows are taken to be hosts of {self.name}, {self.trays} of which"
+        )
+        joined = f"{domain} share one NVLink domain: as few domains as hold them are predicted"
+        return [f"{odd}: check --on"] * bool(odd) + [f"{many}: check --on"] * bool(other) + [joined] * bool(trays)
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
         """Return keys for the row's library: no fitted profile for `p2p` rows, else profile, release, protocol."""

@@ -35,7 +35,7 @@ __all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 
 _OF_WORKLOADS: Final = (
     *("scenario", "collective", "workload", "size_bytes", "op", "root", "in_place", "steps", "algbw_GBps"),
-    *("busbw_GBps", "step_us", "compute_us", "exposed_us"),
+    *("busbw_GBps", "step_us", "compute_us", "waiting_us", "exposed_us"),
 )  # columns in which a workload of one call differs from the call
 
 
@@ -97,7 +97,8 @@ def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultR
 
 def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
     scenario, totals, topology = prediction.scenario, prediction.totals, prediction.topology
-    time_ps, compute_ps, exposed_ps = prediction.time_ps, prediction.compute_ps, prediction.exposed_ps
+    time_ps, compute_ps = prediction.time_ps, prediction.compute_ps
+    waiting_ps, exposed_ps = prediction.waiting_ps, prediction.exposed_ps
     binding = busiest_link(prediction)
     busiest = (prediction.links.names[binding.link], binding.busy) if binding else (None, None)
     if prediction.host_ps and prediction.host_ps / time_ps > (busiest[1] or 0):
@@ -134,6 +135,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "staged_bytes": waited.peak_bytes if waited else None,
         "step_us": None if compute_ps is None else time_ps / 1e6,
         "compute_us": None if compute_ps is None else compute_ps / 1e6,
+        "waiting_us": None if waiting_ps is None else waiting_ps / 1e6,
         "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
     }
     trusted = _trusted(prediction, binding.busy if binding else 0.0, elsewhere)

@@ -232,9 +232,17 @@ class Prediction:
         return self.time_ps - self.called_ps
 
     @property
+    def waiting_ps(self) -> int | None:
+        """Time of a step in ps in which the rank that computes longest must wait for other ranks' computations, e.g.
+        the bubble of a pipeline. It would be the same if communication took no time. None for a collective."""
+        return None
+
+    @property
     def exposed_ps(self) -> int | None:
-        """Time that communication adds to the computing time of a step, in ps. None for a collective."""
-        return None if self.compute_ps is None else self.time_ps - self.compute_ps
+        """Time that communication adds to a step, in ps: what remains beside `compute_ps` and `waiting_ps`. None for a
+        collective."""
+        parts = self.compute_ps, self.waiting_ps
+        return None if None in parts else self.time_ps - sum(filter(None, parts))
 
     @cached_property
     def lower_bound_ps(self) -> int:
@@ -411,3 +419,8 @@ class StepPrediction(Prediction):
     def compute_ps(self) -> int:
         """Return how long the rank computes that computes longest, in ps."""
         return max(self.plan.computed_ps())
+
+    @cached_property
+    def waiting_ps(self) -> int:
+        """Return how much longer the plan takes than its longest computation if calls take no time, in ps."""
+        return self.plan.without_communication_ps() - self.compute_ps

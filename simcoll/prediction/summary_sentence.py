@@ -296,6 +296,9 @@ def _steps(rows: Sequence[ResultRow]) -> str:
     best = min(rows, key=_time)
     share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
     exposed = f"{took(best.exposed_us)} is exposed communication ({share})"
+    if best.waiting_us:
+        waiting = f"{best.waiting_us / (best.step_us or 1):.1%}"
+        exposed += f" and {took(best.waiting_us)} is waiting for other ranks ({waiting})"
     if len(rows) == 1:
         said = f"of which {exposed}" if best.exposed_us else "with no communication exposed"
         return f"A step takes {took(best.step_us)}, {said}"

@@ -64,13 +64,15 @@ def _text(
 def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
     """Return the text for rows of workloads: their answer, a line for each row, and one on the shortest step."""
     good = [row for row in rows if row.status == "ok"]
-    columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
+    times = ("step_us", "compute_us", *["waiting_us"] * any(row.waiting_us for row in rows), "exposed_us")
+    columns = ("workload", "algorithm", "ranks", "nodes", "buckets", *times)
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
     columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
-    meaning = "# step = compute (of the rank that computes most) + exposed (what communication adds)"
+    waiting = " + waiting (for other ranks' computations, e.g. a pipeline's bubble)" if "waiting_us" in times else ""
+    meaning = f"# step = compute (of the rank that computes most){waiting} + exposed (what communication adds)"
     head = [_title(rows[0].scenario, rows), f"# {shared}", meaning]
-    table = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, columns[-3:]) if good else ("", "")
+    table = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, times) if good else ("", "")
     return _text(rows, points, head, table)
 
 

@@ -27,7 +27,7 @@ from simcoll.errors import Diagnostic, InputError, Place, TopologyError, did_you
 from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy
-from simcoll.topology.wiring import Link
+from simcoll.topology.wiring import Link, Wiring
 
 # Bytes of memory for each link: 2,300 in a prediction on thousands of nodes, 10,000 in an explanation.
 LINK_BYTES: Final = 5000
@@ -363,6 +363,17 @@ def counted(file: SystemFile) -> CountedMachine:
         rate, latency = min(link.bandwidth for link in out), max(link.latency_ps for link in out)
         document["nic"] = {"rate": f"{rate} B/s", "latency": f"{latency} ps", "trunk_latency": f"{latency} ps"}
     return CountedMachine(SystemFile.model_validate(document), len(members))
+
+
+def hosts_of(node: SystemFile) -> int:
+    """Return the number of hosts in a node: groups of devices that other links than NVLink join, each with GPUs and a
+    processor. A rack of NVL72 has one for each tray; other systems, and files without processors, have one."""
+    plan = template(node)
+    wiring, kinds = Wiring(), {name: data["kind"] for name, data in plan.devices}
+    links = [(u, v) for u, v, link in plan.links if u != v and link.kind not in ("nvlink", "xgmi")]
+    wiring.fill(((name, {}) for name in kinds), ((u, v, Link(1, 0)) for u, v in links))
+    groups = {frozenset(wiring.reached(gpu)) for gpu, kind in kinds.items() if kind == "gpu"}
+    return max(1, len(groups)) if all(any(kinds[each] == "cpu" for each in group) for group in groups) else 1
 
 
 def node_file(file: SystemFile) -> SystemFile:

@@ -233,15 +233,23 @@ OLD = """\
 """
 
 
-def new(program: str = "all_gather", redop: str = "none", root: int = -1, bus: float = 0.875, before: str = "") -> str:
+def new(
+    program: str = "all_gather",
+    redop: str = "none",
+    root: int = -1,
+    bus: float = 0.875,
+    before: str = "",
+    wrong: str = "0",
+) -> str:
     """A run of 8 ranks on 2 hosts, as versions from 2.13 on print it; 100 GB/s and 200 GB/s."""
+    inside = "N/A" if program in ("alltoall", "sendrecv") else wrong
     ranks = [
         f"#  Rank {r:2} Group  0 Pid {700 + r:6} on   node{r // 4} device {r % 4:2} [0x{r:02x}] NVIDIA H100 80GB HBM3"
         for r in range(8)
     ]
     rows = [
         f"{size:12}  {size // 4:12}     float  {redop:>6}  {root:6}  {size / 1e3 / bw:7.2f}  {bw:6.2f}  "
-        f"{bw * bus:6.2f}       0  {size / 1e3 / bw + 1:7.2f}  {bw:6.2f}  {bw * bus:6.2f}     N/A"
+        f"{bw * bus:6.2f}  {wrong:>6}  {size / 1e3 / bw + 1:7.2f}  {bw:6.2f}  {bw * bus:6.2f}  {inside:>6}"
         for size, bw in ((10_000_000, 100), (40_000_000, 200))
     ]
     return "\n".join(
@@ -307,14 +315,17 @@ RCCL version : 2.20.5-HEAD:xyz
 
 
 def test_how_calls_were_launched():
-    """GPUs that a thread drives, where it is more than one, and a CUDA graph, as keys of the scenario."""
+    """GPUs that a thread drives, calls in a loop, and a CUDA graph, as keys of the scenario."""
     line = "# nThread 1 nGpus 1 "
     assert line in new()
     for told, keys in (
-        (line, {}),
-        ("# nThread 4 nGpus 1 ", {}),
-        ("# nThread 1 nGpus 4 ", {"launch.gpus_per_process": "4"}),
-        ("# nThread 2 nGpus 1 graph: 3 ", {"launch.graph": "true", "launch.replays": "3"}),
+        (line, {"launch.gpus_per_process": "1", "launch.calls": "20"}),
+        ("# nThread 4 nGpus 1 ", {"launch.gpus_per_process": "1", "launch.calls": "20"}),
+        ("# nThread 1 nGpus 4 ", {"launch.gpus_per_process": "4", "launch.calls": "20"}),
+        (
+            "# nThread 2 nGpus 1 graph: 3 ",
+            {"launch.graph": "true", "launch.replays": "3", "launch.gpus_per_process": "1"},
+        ),
     ):
         rows = parse_measured(new().replace(line, told), "t")
         assert [{c: text for c, text in row.others.items() if c.startswith("launch.")} for row in rows] == [
@@ -550,7 +561,7 @@ def test_rows_alone_say_which_columns_they_have(
         " ".join(
             [
                 f"{size} {size // 4} float {lead}",
-                *[f"{time:.7g} {size / time / 1e3:.2f} {size / time / 1e3:.2f}{' 0' * bool(wrong)}"] * runs,
+                *[f"{time:.7g} {size / time / 1e3:.2f} {size / time / 1e3:.2f}{' N/A' * bool(wrong)}"] * runs,
             ]
         )
         for time, size in zip(times, (2**10, 2**20, 2**30), strict=True)
@@ -728,17 +739,20 @@ def test_inferring_the_collective(redop: str, root: int, bus: float, collective:
 
 
 def test_a_collective_that_cannot_be_inferred():
-    """all_gather and all_to_all print alike: the complaint names both and asks; a default answers."""
-    text = new(before="#")
+    """Unchecked, all_gather and all_to_all print alike: the complaint names both and asks; a default answers. Checked,
+    only sends and receives have no errors in place."""
+    text = new(before="#", wrong="N/A")
     (complaint,) = complaints(text)
     assert complaint.endswith("give collective=NAME, with --collective NAME, one of all_gather, all_to_all")
     assert {r.collective for r in parse_measured(text, "t", {"collective": "alltoall"})} == {"all_to_all"}
+    for program, name in (("all_gather", "all_gather"), ("alltoall", "all_to_all")):
+        assert {r.collective for r in parse_measured(new(program, before="#"), "t")} == {name}
 
 
 def test_a_collective_that_is_given_names_what_is_open_alone(tmp_path: Path):
     """In a log of several tests NAME is that of the tables whose columns leave it open, and of no other: a table that
     can be told keeps its name at every door, and one that is open among others than NAME is not called so."""
-    told, open_ = new(before="#", redop="sum", bus=1.75), new(before="#")
+    told, open_ = new(before="#", redop="sum", bus=1.75), new(before="#", wrong="N/A")
     (tmp_path / "both.log").write_text(told + open_, encoding="utf-8")
     (tmp_path / "told.log").write_text(told, encoding="utf-8")
     rows = parse_measured(told + open_, "t", {"collective": "all_gather"})
@@ -756,8 +770,10 @@ def test_a_collective_that_is_given_names_what_is_open_alone(tmp_path: Path):
 
 
 def test_number_of_ranks():
-    """Without a list of ranks it is the default, else threads × GPUs of one process; without these it is asked for."""
-    text = "\n".join(line for line in new().splitlines() if "Rank" not in line)
+    """Without a list of ranks it is the default, or what busbw shows; else threads × GPUs of one process, unless busbw
+    contradicts; else it is asked for."""
+    assert {row.ranks for row in parse_measured(re.sub(r"(?m)^# +Rank.*\n", "", new()), "t")} == {8}
+    text = "\n".join(line for line in new("broadcast", root=0, bus=1).splitlines() if "Rank" not in line)
     threads = text.replace("nThread 1 nGpus 1", "nThread 2 nGpus 4")
     assert {row.ranks for row in parse_measured(threads, "t")} == {8}
     assert {row.ranks for row in parse_measured(threads, "t", {"ranks": 16})} == {16}

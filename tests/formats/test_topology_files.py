@@ -18,6 +18,8 @@ from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
 from simcoll.scenario import scenario_files
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.topology_builder import load_system
 
 
 def topology_of(path: Path) -> Topology:
@@ -56,6 +58,34 @@ def test_a_matrix_of_nvidia_smi_is_a_machine(tmp_path: Path):
     for line in ("speeds and latencies", "dgx-a100", "NIC2: none shares a PCIe switch", "nic1 is mlx5_1"):
         assert line in done.out
     assert "# assumed: speeds" in path.read_text()  # the file tells it too
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_systems() if (gpu := load_system(name).gpu) and gpu.vendor == "nvidia"]
+)
+def test_the_matrix_of_a_shipped_system_gives_its_times(name: str, tmp_path: Path):
+    """Law: import of what `nvidia-smi topo -m` prints on a shipped system gives a machine with this system's times."""
+    path, _ = brought(tmp_path, foreign.matrix_of(name), "--assume", name)
+    for nodes in range(1, 3 if load_system(name).nic and "72" not in name else 2):
+        asked = ["predict", "all_reduce", "--size", "64 MiB", "--nodes", nodes, "--json", "--on"]
+        assert len({simcoll(*asked, on).json["points"][0]["time_us"] for on in (path, name)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "gpus", "assumed", "switched"),
+    [
+        ("NV4", 4, "hgx-a100-4", False), ("NV4", 4, "dgx-a100", False), ("NV6", 4, "gh200-4", False),
+        ("NV6", 4, "hgx-h100", False), ("NV2", 4, "dgx1-v100", False), ("NV4", 3, "dgx-a100", False),
+        ("NV12", 2, "dgx-a100", True), ("NV8", 8, "dgx-a100", True), ("NV8", 8, "hgx-h100", True),
+        ("NV18", 2, "hgx-h100", True), ("NV8", 4, "hgx-h100", True),
+    ],
+)  # fmt: skip
+def test_a_mesh_is_a_mesh(cells: str, gpus: int, assumed: str, switched: bool):
+    """Behind switches all NVLinks of a GPU lead to each other GPU; pairs that share its links are joined directly."""
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [" ".join([a, *("X" if a == b else cells for b in names)]) for a in names]
+    sketch = nvidia_smi.read("\n".join([" ".join(names), *rows]), "x", assumed)
+    assert bool(sketch.counts["nvswitch"]) == switched
 
 
 def test_nvlinks_of_a_virtual_machine_lead_to_its_switch(tmp_path: Path):

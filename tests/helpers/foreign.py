@@ -8,11 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import networkx as nx
 from command import Outcome, simcoll
 
 from simcoll.formats import importers
 from simcoll.formats.schedules import msccl, schedule_json
+from simcoll.formats.topologies import _sketch
 from simcoll.schedule.schedule import Schedule
+from simcoll.topology.machine_files import read_shipped, template
+from simcoll.topology.topology_builder import load_system
 
 MATRIX: Final = "\n".join(
     [
@@ -58,6 +62,44 @@ def mi300x(kind: str = "gfx942") -> str:
     return "\n".join([*lines, "</system>"])
 
 
+def matrix_of(name: str) -> str:
+    """What `nvidia-smi topo -m` would print on a shipped system."""
+    system, plan = load_system(name), template(read_shipped(name).file)
+    kinds = {device: data["kind"] for device, data in plan.devices}
+    each = _sketch.NVLINK.get(system.gpu.compute_capability or 0, 20.0) if system.gpu else 20.0
+    nvlinks = {(u, v): round(link.bandwidth / 1e9 / each) for u, v, link in plan.links if link.kind == "nvlink"}
+    tree = nx.Graph((u, v) for u, v, link in plan.links if u != v and link.kind != "nvlink")
+    shown = [device for kind in ("gpu", "nic") for device in kinds if kinds[device] == kind]
+
+    def cell(a: str, b: str) -> str:
+        if a == b:
+            return "X"
+        if links := nvlinks.get((a, b)) or (kinds[a] == kinds[b] == "gpu" and nvlinks.get((a, "nvswitch0"))):
+            return f"NV{links}"
+        way = [kinds[device] for device in nx.shortest_path(tree, a, b)[1:-1]] if nx.has_path(tree, a, b) else []
+        if way.count("cpu") == 1:
+            return "NODE" if "pcie_switch" in way else "PHB"
+        return "PIX" if way == ["pcie_switch"] else "PXB" if way and "cpu" not in way else "SYS"
+
+    lines = ["\t".join(["", *map(str.upper, shown), "CPU Affinity", "NUMA Affinity"])]
+    for a in shown:
+        near = nx.single_source_shortest_path_length(tree, a)
+        cpu = min((device for device in near if kinds[device] == "cpu"), key=near.__getitem__)[3:]
+        lines.append(
+            "\t".join([a.upper(), *(cell(a, b) for b in shown), f"{cpu}-{cpu}", cpu][: None if "gpu" in a else -2])
+        )
+    return "\n".join([*lines, ""])
+
+
+MESH: Final = """\
+        GPU0    GPU1    GPU2    GPU3    mlx5_0  mlx5_1  CPU Affinity    NUMA Affinity
+GPU0     X      NV4     NV4     NV4     SYS     SYS     0-15    0
+GPU1    NV4      X      NV4     NV4     PIX     SYS     16-31   1
+GPU2    NV4     NV4      X      NV4     SYS     PIX     32-47   2
+GPU3    NV4     NV4     NV4      X      SYS     SYS     48-63   3
+mlx5_0  SYS     PIX     SYS     SYS      X      SYS
+mlx5_1  SYS     SYS     PIX     SYS     SYS      X
+"""
 OLD_MATRIX: Final = """\
 $ nvidia-smi topo -m
         GPU0    GPU1    GPU2    mlx5_0  CPU Affinity
@@ -457,7 +499,8 @@ GRAPHML: Final = """\
 """
 
 FILES: Final[dict[str, str]] = {
-    "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
+    "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "nvidia-smi, mesh": MESH,
+    "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
     "infragraph": INFRAGRAPH, "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1),
@@ -466,12 +509,13 @@ FILES: Final[dict[str, str]] = {
     "rccl-tests csv": RCCL_CSV, "osu": OSU, "imb": IMB, "csv": CSV,
 }  # fmt: skip
 MORE: Final[dict[str, list[str]]] = {
-    "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, old": ["--assume", "dgx1-v100"],
+    "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, mesh": ["--assume", "hgx-a100-4"],
+    "nvidia-smi, old": ["--assume", "dgx1-v100"],
     "skeleton": ["--assume", "dgx-a100"], "graph": ["--assume", "l40s-pcie"],
     "goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"],
 }  # fmt: skip
 KINDS: Final[dict[str, str]] = {  # what `--as` calls them
-    "nvidia-smi": "nvidia-smi", "nvidia-smi, old": "nvidia-smi", "topology": "nccl-topology",
+    **dict.fromkeys(("nvidia-smi", "nvidia-smi, old", "nvidia-smi, mesh"), "nvidia-smi"), "topology": "nccl-topology",
     "skeleton": "nccl-topology",
     "graph": "nccl-graph", "infragraph": "infragraph", "graphml": "graphml", "goal": "goal",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
