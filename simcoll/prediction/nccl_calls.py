@@ -108,21 +108,31 @@ class ChannelWires:
         busy with messages of other NICs. All pairs of nodes are assumed to send as the first two nodes do. The share is
         0 for two nodes with one switch per rail or one GPU each, and nearly 1 for many such nodes: NICs with fewer GPUs
         are idle in between."""
-        others = len(self.nodes) - 1
+        others, ways = len(self.nodes) - 1, self._ways
         if not others:
             return 0.0
-        places, kinds, links = self.places, self.rated.kinds, self.rated.links
-        ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages by NIC of the first node and of the second
-        for src, dst in itertools.product(*self.nodes[:2]):
-            ends = (end for link in self.rated.route(places[src], places[dst]) for end in links[link])
-            nics = [end for end in ends if kinds[end] == "nic"]
-            if nics:
-                ways[nics[0]][nics[-1]] += 1
         if not ways:
             return 1 - 1 / others
         busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
         most = others * max(busiest.total(), *sent.values())
         return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+
+    @cached_property
+    def _ways(self) -> dict[str, Counter[str]]:
+        """Return the number of an all-to-all's messages from the first node to the second, by the NICs of both."""
+        places, kinds, links = self.places, self.rated.kinds, self.rated.links
+        ways: dict[str, Counter[str]] = defaultdict(Counter)
+        for src, dst in itertools.product(*self.nodes[:2]):
+            ends = (end for link in self.rated.route(places[src], places[dst]) for end in links[link])
+            nics = [end for end in ends if kinds[end] == "nic"]
+            if nics:
+                ways[nics[0]][nics[-1]] += 1
+        return ways
+
+    @cached_property
+    def messages(self) -> int:
+        """Return how many messages of an all-to-all leave the busiest NIC; 0 without NICs."""
+        return (len(self.nodes) - 1) * max((way.total() for way in self._ways.values()), default=0)
 
     @cached_property
     def inside(self) -> Any:
@@ -322,8 +332,14 @@ class NcclChannel(GpuCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on the costs of kernels."""
-        return self.call.params(self.kernels)
+        """Return the engine parameters that depend on the costs of kernels. NICs serve all their messages in turn, so
+        those of an all-to-all have equal shares of a NIC."""
+        params = self.call.params(self.kernels)
+        if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
+            most = params["channel_bandwidth"]
+            even = max(1, self._of_nic // self.wires.messages)
+            params |= {"channel_bandwidth": min(most, even) if most else even}
+        return params
 
     @cached_property
     def point(self) -> Scenario:
