@@ -304,8 +304,9 @@ class NcclCall:
         block = self.block(costs)
         if self.schedule == "nvls_tree":
             # separate warps load, reduce, send up, send down and multicast, each one chunk after another
-            # a rank's connection with its switch stands for one connection, with its own buffer, for each head
-            slots = figures().steps * self.heads
+            # a rank's connection with its switch stands for one connection, with its own buffer, for each head; of more
+            # than eight heads, messages wait for the others' turns
+            slots = figures().steps * (-(-self.heads // HEADS)) ** 2
             return {"channels": self.steps, "channels_by": "step", "slots": slots}
         if self.kind == "NVLS":
             # sums of all heads move together, blocks of all_gather and reduce_scatter one by one

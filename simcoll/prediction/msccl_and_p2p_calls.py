@@ -183,7 +183,7 @@ class PrimitivesCall(KernelCall):
 
     def _share(self, kind: str) -> float:
         reach = self._block.reach if kind in self.wires.inner else 1.0
-        return self.costs.efficiency(kind, self.network_costs) * reach * self._wire
+        return self.efficiency(kind) * reach * self._wire
 
     @property
     def _hops(self) -> tuple[int, int, int]:
@@ -319,7 +319,7 @@ class MessagesCall(KernelCall):
 
     def _share(self, kind: str) -> float:
         reach = self.kernels.P2P.reach if kind in self.wires.inner else 1.0
-        return self.costs.efficiency(kind, self.network_costs) * reach
+        return self.efficiency(kind) * reach
 
     @property
     def _proxied(self) -> float:

@@ -108,10 +108,10 @@ class ChannelWires:
         busy with messages of other NICs. All pairs of nodes are assumed to send as the first two nodes do. The share is
         0 for two nodes with one switch per rail or one GPU each, and nearly 1 for many such nodes: NICs with fewer GPUs
         are idle in between."""
-        others, ways = len(self.nodes) - 1, self._ways
+        others = len(self.nodes) - 1
         if not others:
             return 0.0
-        if not ways:
+        if not (ways := self._ways):
             return 1 - 1 / others
         busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
         most = others * max(busiest.total(), *sent.values())
@@ -296,11 +296,13 @@ class GpuCall(PlainCall):
         """Return the costs of messages between nodes, of the profile or else of its NICs, under `env`."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
-    def efficiency(self, sort: LinkSort) -> float:
-        """Return the share of rated bandwidth that payload reaches on a class of links. What NICs read and write on
-        PCIe does not depend on how GPUs talk to each other there."""
-        own = self.network_costs.links.get(sort.kind) if sort.of_nic and sort.kind == PCIE else None
-        return own.efficiency if own else self.costs.efficiency(sort.kind, self.network_costs)
+    def efficiency(self, kind: str, of_nic: bool = False) -> float:
+        """Return the share of rated bandwidth that payload reaches on links of a kind. What NICs read and write on PCIe
+        does not depend on how GPUs of a node talk to each other there. On one node no data go by NICs."""
+        several, within = len(self.wires.nodes) > 1, kind in self.wires.inner
+        own = None if several and within and of_nic and kind == PCIE else self.costs.links.get(kind)
+        scale = own or (self.network_costs.links.get(kind) if several and (of_nic or not within) else None)
+        return scale.efficiency if scale else 1.0
 
     @property
     def network(self) -> Topology:
@@ -396,7 +398,7 @@ class NcclChannel(GpuCall):
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = self.efficiency(sort)
+            efficiency = self.efficiency(sort.kind, sort.of_nic)
             share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
@@ -437,7 +439,9 @@ class NcclChannel(GpuCall):
         """Return, for each link, the B/s that the counted bytes are divided by to give its utilisation, (links,). Bytes
         on one link to the network stand for all rails (NICs of a node). Some bytes that a GPU forwards within its node
         leave it in channels that are not simulated. Point-to-point messages may use more of a link than rings do."""
-        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
+        sorts, number = self.wires.sorts
+        beyond = np.array([max(1.0, self.efficiency(each.kind, each.of_nic)) for each in sorts])[number]
+        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares * beyond)
         capacities: NDArray[Any] = super().capacities * links
         return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 
