@@ -221,8 +221,8 @@ def test_lines_go_to_the_nic_together() -> None:
 
 @pytest.mark.parametrize(("protocol", "step"), [("Simple", 512 << 10), ("LL128", 512 << 10)])
 def test_a_proxy_sends_full_steps(protocol: Protocol, step: int) -> None:
-    """A broadcast of one step leaves a node when a block has written all of it, so a byte more takes the block's time and
-    the NIC's; of many steps one is sent while the next one fills, and the NIC's counts."""
+    """A broadcast of one step leaves a node when a block has written all of it. So a byte more takes the block's time
+    and the NIC's; of many steps one is sent while the next one fills, and the NIC's counts."""
     how = {"nodes": 2, "placement": {"per_node": 1}, "protocol": protocol, "env": {"NCCL_MAX_NCHANNELS": 1}}
     half, one, many, more = (
         call("hgx-h100", "broadcast", nbytes, **how).time_ps for nbytes in (step // 2, step, 256 * step, 512 * step)
