@@ -1,8 +1,9 @@
 """One call as NCCL runs it: the sizes of its chunks, slices and messages, and the time of each part.
 
-All channels of a call work alike at the same time. So one channel is simulated, with its share of the data; where two
-trees share the data, a pair of channels is simulated. "The simulated channel" means this channel or pair. Kernels are
-described by the costs of a thread block (`kernel_costs`), not by their instructions.
+All channels of a call do the same work at the same time. So one channel is simulated for all that find equal links,
+with its share of the data; where two trees share the data, a pair of channels is simulated. "The simulated channel"
+means this channel or pair. Kernels are described by the costs of a thread block (`kernel_costs`), not by their
+instructions.
 """
 
 from __future__ import annotations
@@ -403,10 +404,11 @@ class NcclCall:
         alone = service(round(self.block_moves), costs.P2P.first)
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
-    def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """Return the share of the bandwidth of links that one channel gets. The links are the links within a node, the
-        links to the `host` if data are staged there, or the links to the network (`outer`), where rings use `nics`
-        links. If links limit a call, its channels share the bandwidth that all of them together reach."""
+    def share_of_links(self, costs: Kernels, bandwidth: float, outer: bool, host: bool = False) -> float:
+        """Return the share that one channel gets of links of `bandwidth` B/s. The links are within a node, lead to the
+        `host` if data are staged there, or lead to the network (`outer`), where rings use `nics` links. If links limit
+        a call, its channels share the bandwidth that all of them together reach. Blocks of LL seldom need this much:
+        then each has the links to itself."""
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
@@ -421,8 +423,15 @@ class NcclCall:
             return reach / (2 * self.communicator.ranks)
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
             reach *= self.heads / (self.heads + 1)
-        whole = self.kind == "P2P" or (self.kind == "LL" and not self.by_lines)
-        return reach if whole else reach * wire / (self.alike * self.stay)
+        if self.kind == "P2P":
+            return reach
+        shared = reach * wire / (self.alike * self.stay)
+        by_blocks = self.kind == "LL" and not self.by_lines and self._in_ll(costs) <= shared * bandwidth
+        return reach if by_blocks else shared
+
+    def _in_ll(self, costs: Kernels) -> float:
+        """Return the B/s of data that a channel's blocks pass on in LL at most."""
+        return self.step * PS_PER_S / max(1, self.hop_ps(costs) + self._handled(self.block(costs), self.step))
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
         """Return the effective B/s of the links to the host, which have `bandwidth` B/s, if data are staged in the

@@ -132,6 +132,10 @@ class PlainCall:
         """Return, for each link number in `used`, the links that carry equal traffic at the same time."""
         return {link: (link,) for link in used}
 
+    def differing(self) -> list[Self]:
+        """Return the calls to simulate, of which the slowest is the answer: the channels that find different links."""
+        return [self]
+
     @property
     def launch_ps(self) -> int:
         """Return the time in ps that the call takes in addition to its transfers: the sum of `lead`."""

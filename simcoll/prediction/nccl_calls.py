@@ -1,4 +1,5 @@
-"""Turn calls into simulations of NCCL's kernels: one channel is simulated on its links, and stands for all channels."""
+"""Turn calls into simulations of NCCL's kernels: a channel is simulated on its links, and stands for channels that find
+equal links."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
-from simcoll.config.numpy_helpers import Numbers, numbers_of, sorted_out
+from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
@@ -28,14 +29,19 @@ from simcoll.nccl.transports_between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.transports_within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
+from simcoll.prediction.schedules import pairs_of, source_of
 from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import described
 
 NONE: Final = -1
+# ps of each kind of link on the machines whose measured rows the costs of hops were fitted to. The costs contain these.
+USUAL_LATENCIES: Final = {"nvlink": 300_000, "xgmi": 300_000, "c2c": 300_000, "socket": 300_000, "pcie": 250_000,
+                          "trunk": 300_000}  # fmt: skip
+OTHER_LATENCY: Final = 500_000  # ps of cables, and of links of any other kind
 MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps
 
 
@@ -90,6 +96,14 @@ class ChannelWires:
         sorts = alike(self.rated)
         found: NDArray[np.float64] = np.where(self.rated.trunks, np.bincount(sorts)[sorts], math.inf)
         return found
+
+    @cached_property
+    def equal_rails(self) -> bool:
+        """Whether channels of all NICs of a node find equal links: those of each class have equal bandwidths and
+        latencies."""
+        sorts = alike(self.rated)
+        first = np.unique(sorts, return_index=True)[1][sorts]
+        return all((column == column[first]).all() for column in (self.rated.bandwidths, self.rated.latencies))
 
     def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
         """Return the ranks of each node, first those on the GPUs numbered `heads` (of the GPUs with ranks)."""
@@ -151,6 +165,15 @@ class ChannelWires:
         found = np.zeros(len(self.rated.links), bool)
         found[list(self.host)] = True
         return found & self.rated.between_kinds(HOST)[:, 1]
+
+    @cached_property
+    def excess(self) -> Numbers:
+        """Return, for each link, by how many ps its latency exceeds the latency that the costs of hops contain, int64
+        (links,). A link from GPU to GPU stands for two, to a switch and from it."""
+        usual = np.array([USUAL_LATENCIES.get(kind, OTHER_LATENCY) for kind in self.rated.link_kinds], np.int64)
+        usual *= np.where(self.rated.between_kinds("gpu").all(axis=1), 2, 1)
+        found: Numbers = np.maximum(0, self.rated.latencies - usual)
+        return found
 
     def leaving(self, *first: str) -> Any:
         """Whether each link begins at a device of one of the kinds in `first`, bool (links,)."""
@@ -223,19 +246,7 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
     path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
-    if len(nodes) > 1 and not messages:
-        rated = _as_the_slowest(rated, inner)
     return ChannelWires(rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
-
-
-def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
-    """Return the topology with all similar links out of a node as slow as the slowest of them. Channels use all these
-    links, but only one channel is simulated, and a call ends with its slowest channel."""
-    bandwidths, sorts = rated.bandwidths, alike(rated)
-    least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
-    np.minimum.at(least, sorts, bandwidths)
-    given = np.where([kind in inner for kind in rated.link_kinds], bandwidths, least[sorts])
-    return rated if (given == bandwidths).all() else rated.with_rates(given, rated.latencies)
 
 
 def alike(rated: Topology) -> Numbers:
@@ -398,11 +409,11 @@ class NcclChannel(GpuCall):
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = self.efficiency(sort.kind, sort.of_nic)
-            share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
+            bandwidth = sort.bandwidth * self.efficiency(sort.kind, sort.of_nic)
+            share = self.call.share_of_links(kernels, bandwidth, not inside, sort.host)
+            share *= crowded if sort.of_nic else 1.0
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
-            bandwidth = sort.bandwidth * efficiency
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
             # messages reach more of a link within a node than rings do, but never more than all of it
             reached = min(staged * share, bandwidth if sort.of_nic or not inside else sort.bandwidth)
@@ -421,7 +432,8 @@ class NcclChannel(GpuCall):
     def latencies(self) -> Index:
         """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has its latency.
         A link between a NIC and a switch has half of the extra time of a hop between nodes. A link to a host has the
-        extra time through its memory. Other links have none: the hop's thread block spends the time."""
+        extra time through its memory. Other links have none: the hop's thread block spends the time. To these comes
+        what the link itself takes longer than usual."""
         kernels, wires = self.kernels, self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
         net += self.call.filled_ps(kernels)
@@ -431,7 +443,7 @@ class NcclChannel(GpuCall):
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
         latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
-        found: Index = np.maximum(latencies.astype(np.int64), 1)
+        found: Index = np.maximum(latencies.astype(np.int64), 1) + wires.excess
         return found
 
     @property
@@ -455,6 +467,32 @@ class NcclChannel(GpuCall):
         """Return, for each link, the share that one NIC's channels get while all NICs' use it, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
         return shares
+
+    def differing(self) -> list[Self]:
+        """Return the channels to simulate: of each NIC of a node the first channel, but only one of those
+        that find equal links all along their routes. The channel of another NIC goes through the ranks of each node in
+        an order that begins elsewhere."""
+        if self.wires.equal_rails or self.call.rails <= 1:
+            return [self]
+        src, dst = pairs_of(source_of(self.point, self.rated, self.places).source)
+        entered, found = set[bytes](), dict[tuple[bytes, ...], Self]()
+        for turn in range(self.call.communicator.gpus):
+            channel = replace(self, places=self._turned(turn))
+            hop, path = self.rated.routes(channel.places, src, dst)
+            nics = distinct(path[self.wires.to_network[path]]).tobytes()
+            if nics not in entered and len(entered) < self.nics:
+                entered.add(nics)
+                rates = hop, self.bandwidths[path], self.latencies[path]
+                found.setdefault(tuple(column.tobytes() for column in rates), channel)
+        return list(found.values())
+
+    def _turned(self, turn: int) -> tuple[str, ...]:
+        """Return the devices of ranks if the ranks of each node are rotated by `turn`."""
+        places = list(self.places)
+        for ranks in self.wires.nodes:
+            for rank, taken in zip(ranks, (*ranks[turn:], *ranks[:turn]), strict=True):
+                places[rank] = self.places[taken]
+        return tuple(places)
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return, for each link number in `used`, this link and the links that carry equal traffic in channels of other
@@ -545,7 +583,7 @@ class NcclExecutor(PlainExecutor):
             down=wires.down,
             kind=call.kind,
             wires=wires,
-            network_costs=network_of(system_of(scenario)),
+            network_costs=network_of(described(scenario.topology)),
             call=call,
         )
 
@@ -620,11 +658,6 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
     return names.get(name, name)
 
 
-def system_of(scenario: Scenario) -> str | None:
-    """Return the name of the scenario's system, or of its topology file; None without either."""
-    return scenario.topology.system or scenario.topology.file
-
-
 def gpus_of(scenario: Scenario, topology: Topology | None) -> tuple[Topology, tuple[str, ...], Communicator]:
     """Return the topology as rated, the GPUs of ranks, their communicator. RefusedError for fewer than two ranks."""
     rated = topology or rated_topology(scenario)
@@ -651,11 +684,11 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
     """Return the communicator of ranks on the devices `places`, under the scenario's `env`. Raises RefusedError if
     nodes have different numbers of ranks, and for hosts without GPUs."""
-    name = system_of(scenario)
-    if name is None:
+    system = described(scenario.topology)
+    if system is None:
         raise RefusedError(f"{rated.name} has no GPUs to run NCCL kernels; take a profile without kernels")
-    node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
+    node_file(system)  # raises an error that says how nodes differ, before their numbers of ranks do
     nodes, gpus = _nodes_and_gpus(rated, places)
-    env, system = scenario.env, load_system(name)
+    env = scenario.env
     settings = env.search(system) if str(env) else DEFAULTS
     return env.applied(communicator(system, nodes, len(places), settings=settings, gpus=gpus))

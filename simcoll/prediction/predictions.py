@@ -340,11 +340,10 @@ class Prediction:
     @cached_property
     def busy(self) -> NDArray[np.float64]:
         """Share of the time in which each link carried bytes at full rate: an array with a number for each link."""
-        ran = link_usage.busy(self.totals.carried, self.links.capacities, self.time_ps)
-        whole = np.zeros(len(ran))
+        carried = np.zeros(len(self.totals.carried), np.int64)
         for link, alike in self.rails.items():
-            whole[list(alike)] += ran[link]
-        return whole
+            carried[list(alike)] += self.totals.carried[link]
+        return link_usage.busy(carried, self.links.capacities, self.time_ps)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -385,7 +384,8 @@ class CallPrediction(Prediction):
 
         Schedule, proof, routes and dependencies do not depend on costs; they are reused if the program was kept.
         """
-        apart = self.scenario.striking or self.scenario.in_buckets  # links change, or there are several calls
+        # links change, or there are several calls, or channels
+        apart = self.scenario.striking or self.scenario.in_buckets or len(self.lowered.differing()) > 1
         if costs is self.costs or apart or self.run.totals.messages > MOST_HELD:
             return super().retimed(costs)
         call = self.lowered.under(costs)

@@ -262,7 +262,8 @@ def test_a_slow_rail_of_many_slows_a_call_of_nccl(algorithm: str) -> None:
         return predict(Scenario.model_validate({**point, **(more or call), "faults": [fault]})).time_ps
 
     # Four: at half its speed a NIC still carries what a tree's channel asks of it.
-    assert healthy < slow(0, 4) == slow(5, 4) < slow(5, 8)
+    same = pytest.approx(slow(5, 4), rel=0.01 if algorithm == "nvls_tree" else 0)  # its channels serve NICs in turn
+    assert healthy < slow(0, 4) == same and slow(5, 4) < slow(5, 8)
     assert slow(5, 8) > 2 * healthy
     assert slow(3, 1.0001) == pytest.approx(healthy, rel=0.001)
     plan = {"template": "operations", "operations": [{"name": "a", **call}]}
