@@ -92,8 +92,8 @@ def tune(
     documents, texts = list[dict[str, Any]](), list[str]()
     for scenario in scenarios:
         spec, env = scenario.topology, scenario.env
-        machine, count = str(spec.system or spec.file or spec.title), topology_builder.nodes_of(spec)
-        file = topology_builder.load_system(machine)
+        count = topology_builder.nodes_of(spec)
+        file = topology_builder.described(spec) or topology_builder.load_system(spec.title)  # an error
         of = graphs.gpus * count if graphs and ranks is None else ranks
         settings = env.search(file) if env.given else environment.DEFAULTS
         found = communicator.communicator(file, count, of, graphs.graphs if graphs else None, settings)

@@ -29,7 +29,7 @@ from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.nccl.transports_between_nodes import FLUSHED
 from simcoll.nccl.transports_within_node import HOST
 from simcoll.prediction.lowered_call import PlainExecutor
-from simcoll.prediction.nccl_calls import GpuCall, communicator_of, gpus_of, least_between, system_of, wires_of
+from simcoll.prediction.nccl_calls import GpuCall, communicator_of, gpus_of, least_between, wires_of
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
 from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of
 from simcoll.scenario.profile import CostSetting, ModelSpec, PullCosts
@@ -37,6 +37,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Topology
+from simcoll.topology.topology_builder import described
 
 # Thread blocks of one kernel: microsoft/msccl gives a program channels × instances of them, and leaves SMs to others.
 MOST_BLOCKS: Final = 64
@@ -395,7 +396,7 @@ class KernelExecutor(PlainExecutor):
             algorithm=scenario.algorithm,
             protocol=scenario.protocol,
             wires=wires,
-            network_costs=network_of(system_of(scenario)),
+            network_costs=network_of(described(scenario.topology)),
             traffic=proved.traffic,
             chunk_bytes=-(-scenario.nbytes // grain) * scenario.itemsize,
             between=between or self._slowest(rated, places),

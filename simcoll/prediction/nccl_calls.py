@@ -39,7 +39,7 @@ from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
 from simcoll.topology.routing import Route
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import described
 
 NONE: Final = -1
 # ps of each kind of link on the machines whose measured rows the costs of hops were fitted to. The costs contain these.
@@ -595,7 +595,7 @@ class NcclExecutor(PlainExecutor):
             down=wires.down,
             kind=call.kind,
             wires=wires,
-            network_costs=network_of(system_of(scenario)),
+            network_costs=network_of(described(scenario.topology)),
             call=call,
         )
 
@@ -670,11 +670,6 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
     return names.get(name, name)
 
 
-def system_of(scenario: Scenario) -> str | None:
-    """Return the name of the scenario's system, or of its topology file; None without either."""
-    return scenario.topology.system or scenario.topology.file
-
-
 def gpus_of(scenario: Scenario, topology: Topology | None) -> tuple[Topology, tuple[str, ...], Communicator]:
     """Return the topology as rated, the GPUs of ranks, their communicator. RefusedError for fewer than two ranks."""
     rated = topology or rated_topology(scenario)
@@ -701,11 +696,11 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
     """Return the communicator of ranks on the devices `places`, under the scenario's `env`. Raises RefusedError if
     nodes have different numbers of ranks, and for hosts without GPUs."""
-    name = system_of(scenario)
-    if name is None:
+    system = described(scenario.topology)
+    if system is None:
         raise RefusedError(f"{rated.name} has no GPUs to run NCCL kernels; take a profile without kernels")
-    node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
+    node_file(system)  # raises an error that says how nodes differ, before their numbers of ranks do
     nodes, gpus = _nodes_and_gpus(rated, places)
-    env, system = scenario.env, load_system(name)
+    env = scenario.env
     settings = env.search(system) if str(env) else DEFAULTS
     return env.applied(communicator(system, nodes, len(places), settings=settings, gpus=gpus))

@@ -64,16 +64,15 @@ def rated_topology(scenario: Scenario) -> Topology:
 
 def machine_of(scenario: Scenario) -> SystemFile | None:
     """Return the system file of the machine that a scenario runs on; None for bare hosts."""
-    name = scenario.topology.system or scenario.topology.file
     try:
-        return topology_builder.load_system(name) if name else None
+        return topology_builder.described(scenario.topology)
     except InputError:  # a fabric's file: errors of a machine's file were raised when it was built
         return None
 
 
-def network_of(system: str | None) -> Profile:
+def network_of(system: SystemFile | None) -> Profile:
     """Return a system's NIC profile: costs of hops between nodes, factors of cables. It is empty without NICs."""
-    nic = topology_builder.load_system(system).nic if system else None
+    nic = system.nic if system else None
     if nic is None:
         return Profile(name="none")
     network = load_network(nic.profile)
@@ -87,7 +86,7 @@ def network_under(scenario: Scenario) -> Profile:
     name = scenario.profile
     own = load_profile(name)
     if own.transport is None:
-        return network_of(scenario.topology.system or scenario.topology.file)
+        return network_of(topology_builder.described(scenario.topology))
     return load_network(name.partition("+")[2] if own.name == name and "+" in name else name)
 
 

@@ -425,9 +425,9 @@ def _of_machine(name: str) -> str | None:
     None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
-        own = load_system(system).profile
-        if own and parts & (set(system.split("-")) - {"hgx", "dgx", "pcie", "efa", "slingshot"}):
-            return f"write {own!r}, which is of {system}"
+        file, words = load_system(system), {*system.split("-")} - {"hgx", "dgx", "pcie", "efa", "slingshot"}
+        if file.profile and not file.like and parts & words:
+            return f"write {file.profile!r}, which is of {system}"
     return None
 
 

@@ -39,7 +39,7 @@ from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
-from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.workload.workload_keys import Workload
@@ -464,12 +464,13 @@ class Scenario(Model):
     def files(self) -> list[Path]:
         """Return the paths of the files that the result depends on, apart from the scenario: topology, profiles and
         schedule."""
-        topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
+        named = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
+        topology = files_of_machine(named) if named and input_files.is_file(named) else [named] if named else []
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
         system = system_of(self.topology)
         of_system = [system.profile, system.nic.profile if system.nic else None] if system else []
         profiles = [path for name in (self.profile, *of_system) if name for path in files_of(name)]
-        return [*([topology] if topology else []), *dict.fromkeys(profiles), *schedule]
+        return [*topology, *dict.fromkeys(profiles), *schedule]
 
     def contents(self) -> str:
         """Return the contents of `files`, joined. If they change, the results may change."""

@@ -14,6 +14,7 @@ import pytest
 from command import ROOT, simcoll
 from hypothesis import given
 from hypothesis import strategies as st
+from systems import WITH_GPUS
 
 import simcoll as sc
 from simcoll import units
@@ -24,7 +25,7 @@ from simcoll.nccl.call_choice import launch_shape
 from simcoll.nccl.communicator import Communicator, communicator
 from simcoll.schedule.collectives import OPERATORS
 from simcoll.schedule.names import PROTOCOLS
-from simcoll.topology.machine_files import SystemFile, shipped_systems
+from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import PATHS, ChannelGraph
 from simcoll.topology.topology_builder import load_system
 
@@ -33,7 +34,6 @@ GOLDEN = (ROOT / "tests/golden" / "nccl-tuner.txt").read_text(encoding="utf-8")
 LINES = [line.split() for line in GOLDEN.splitlines() if not line.startswith("#")]
 CASES = sorted({(line[0], int(line[1]), int(line[2]), line[3]) for line in LINES})
 CHOICES = [line for line in LINES if line[5] == "choice"]
-WITH_GPUS = [name for name in shipped_systems() if load_system(name).gpu]
 
 
 def make(system: str, nodes: int = 1, ranks: int | None = None, version: str | None = None) -> tuner.TunerTable:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from systems import WITH_GPUS
 
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
@@ -20,10 +21,9 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
 
-FITTED = [name for name in shipped_systems() if load_system(name).profile]
+FITTED = WITH_GPUS
 MULTIPLIED = ("recursive_doubling", "recursive_multiplying")  # send whole buffers far, and do not pipeline
 RING = {"fabric": "ring", "hosts": 8, "link": {"bandwidth": "50 GB/s", "latency": "0.1 us"}}
 

@@ -47,7 +47,7 @@ def lender(
     if assumed:
         check_assumed(source, assumed, contradicted(load_system(assumed)))
         return LenderSystem(assumed)
-    files = {name: file for name in shipped_systems() if (file := load_system(name)).gpu}
+    files = {name: file for name in shipped_systems() if (file := load_system(name)).gpu and not file.like}
     known = [name for name, file in files.items() if fits(file)]
     if len(known) != 1:
         choices = ", ".join(known or [name for name, file in files.items() if not contradicted(file)] or files)
@@ -120,6 +120,12 @@ class LenderSystem:
         rule = self._rules.get(kind) or self._rules.get("pcie") or self.file.links[0]
         own = _number(rule.bandwidth, "GB/s") if bandwidth is None else bandwidth
         return LinkText(own, _number(rule.latency, "us"), kind)
+
+    def between(self, u: str, v: str, kind: str) -> LinkText:
+        """Return the system's link of a kind between two devices; if it has none there, its first link of the kind."""
+        plan = template(read_shipped(self.name).file)
+        own = (link for *pair, link in plan.links if link.kind == kind and {*pair} == {u, v})
+        return self.speed(kind, next((link.bandwidth / 1e9 for link in own), None))
 
     @cached_property
     def ways_up(self) -> dict[str, LinkText]:
