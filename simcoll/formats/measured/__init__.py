@@ -8,7 +8,7 @@ A reader converts text into rows of cells: for each row a dict from column to (t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ __all__ = [
     "NOISE",
     "MeasuredRow",
     "dump",
+    "environment",
     "find_measured",
     "looks",
     "normal",
@@ -90,6 +91,18 @@ def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
     said = None if "#wrong" in text else _FAILED.search(text)
     whole = f"the check of what was computed failed ({said[0]!r})" if said else None
     return measured_row.wrong_data(rows) or whole
+
+
+_VARIABLE: Final = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?:=| set by environment to )")
+
+
+def environment(text: str, rows: Iterable[MeasuredRow]) -> frozenset[str] | None:
+    """Return the variables of NCCL that were set in a benchmark's run; None if its output does not show them, as NCCL's
+    debug output (NCCL_DEBUG=INFO) and nccl-tests' JSON do."""
+    columns = {column[4:].upper() for row in rows for column in row.others if column.startswith("env.")}
+    if columns or "NCCL INFO" in text:
+        return frozenset(columns.union(_VARIABLE.findall(text)))
+    return None
 
 
 def _unread(text: str) -> list[str]:
