@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
@@ -30,11 +31,14 @@ from simcoll.nccl.transports_within_node import HOST, by_host, host_links, stage
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.prediction.schedules import pairs_of, source_of
-from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
+from simcoll.scenario.faults import ChangingLinks, Fault, struck, with_less
+from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
+from simcoll.topology.routing import Route
 from simcoll.topology.topology_builder import described
 
 NONE: Final = -1
@@ -64,6 +68,7 @@ class ChannelWires:
     `rated` is the topology with rated bandwidths. `inner` holds the kinds of links between ranks of a node. `between`
     numbers the links that messages between neighbouring ranks take, on a node if possible. `host` numbers the links to
     hosts whose memory stages data. `nodes` holds the ranks of each node, `down` the names of links without bandwidth.
+    `on` returns the links of this channel on another topology, whose links differ in rates from those of `machine`.
     """
 
     rated: Topology
@@ -74,6 +79,8 @@ class ChannelWires:
     places: tuple[str, ...]
     nodes: tuple[tuple[int, ...], ...]
     down: tuple[str, ...]
+    machine: Topology
+    on: Callable[[Topology], ChannelWires]
 
     @cached_property
     def sorts(self) -> tuple[list[LinkSort], Any]:
@@ -125,18 +132,28 @@ class ChannelWires:
         others = len(self.nodes) - 1
         if not others:
             return 0.0
+        if not (ways := self._ways):
+            return 1 - 1 / others
+        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
+        most = others * max(busiest.total(), *sent.values())
+        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+
+    @cached_property
+    def _ways(self) -> dict[str, Counter[str]]:
+        """Return the number of an all-to-all's messages from the first node to the second, by the NICs of both."""
         places, kinds, links = self.places, self.rated.kinds, self.rated.links
-        ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages by NIC of the first node and of the second
+        ways: dict[str, Counter[str]] = defaultdict(Counter)
         for src, dst in itertools.product(*self.nodes[:2]):
             ends = (end for link in self.rated.route(places[src], places[dst]) for end in links[link])
             nics = [end for end in ends if kinds[end] == "nic"]
             if nics:
                 ways[nics[0]][nics[-1]] += 1
-        if not ways:
-            return 1 - 1 / others
-        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
-        most = others * max(busiest.total(), *sent.values())
-        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+        return ways
+
+    @cached_property
+    def messages(self) -> int:
+        """Return how many messages of an all-to-all leave the busiest NIC; 0 without NICs."""
+        return (len(self.nodes) - 1) * max((way.total() for way in self._ways.values()), default=0)
 
     @cached_property
     def inside(self) -> Any:
@@ -225,6 +242,7 @@ def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messa
 
 def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
     down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
+    machine = rated
     if not messages:  # messages go to each peer separately
         rated = with_hubs(rated, places)
     ranks_of = grouped(range(len(places)), lambda rank: rated.node_of(places[rank]))
@@ -236,7 +254,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
     path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
-    return ChannelWires(rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
+    found = rated, frozenset(inner), tuple(path), through, host, places, nodes, down, machine
+    return ChannelWires(*found, lambda topology: wires_of(topology, places, comm, messages))
 
 
 def alike(rated: Topology) -> Numbers:
@@ -297,10 +316,34 @@ class GpuCall(PlainCall):
         """Return the costs of messages between nodes, of the profile or else of its NICs, under `env`."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
+    def efficiency(self, kind: str, of_nic: bool = False) -> float:
+        """Return the share of rated bandwidth that payload reaches on links of a kind. What NICs read and write on PCIe
+        does not depend on how GPUs of a node talk to each other there. On one node no data go by NICs."""
+        several, within = len(self.wires.nodes) > 1, kind in self.wires.inner
+        own = None if several and within and of_nic and kind == PCIE else self.costs.links.get(kind)
+        scale = own or (self.network_costs.links.get(kind) if several and (of_nic or not within) else None)
+        return scale.efficiency if scale else 1.0
+
     @property
     def network(self) -> Topology:
         """Return the topology with the bandwidths and latencies that the call gets."""
         return with_rates(self.rated, self.bandwidths, self.latencies)
+
+    def struck(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the program with the changes of links that faults cause. The machine's links change; the rates of the
+        call follow from theirs."""
+
+        def rates(left: NDArray[np.float64]) -> Index:
+            wires = self.wires.on(with_less(self.wires.machine, left))
+            return replace(self, wires=wires, rated=wires.rated).bandwidths
+
+        changing = ChangingLinks(self.wires.machine, rates, self.rails_routes)
+        return struck(program, self.network, faults, self.launch_ps, changing)
+
+    @property
+    def rails_routes(self) -> Sequence[Sequence[Route]]:
+        """Return the routes of the channels of each NIC that the call uses; empty if messages use all NICs at once."""
+        return ()
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield a description and costs: free launches; for calls of one `kind` of block, hops of half the time."""
@@ -327,8 +370,14 @@ class NcclChannel(GpuCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on the costs of kernels."""
-        return self.call.params(self.kernels)
+        """Return the engine parameters that depend on the costs of kernels. NICs serve all their messages in turn, so
+        those of an all-to-all have equal shares of a NIC."""
+        params = self.call.params(self.kernels)
+        if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
+            most = params["channel_bandwidth"]
+            even = max(1, self._of_nic // self.wires.messages)
+            params |= {"channel_bandwidth": min(most, even) if most else even}
+        return params
 
     @cached_property
     def point(self) -> Scenario:
@@ -357,6 +406,12 @@ class NcclChannel(GpuCall):
         return int(self._shares.links[list(self.wires.between)].min())
 
     @property
+    def _of_nic(self) -> int:
+        """Return the least B/s of a channel on the links between NICs and switches; 0 without such links."""
+        rates = self._shares.links[self.wires.to_network]
+        return int(rates.min()) if len(rates) else 0
+
+    @property
     def bandwidths(self) -> Index:
         """Return one channel's share of each link, int64 (links,), in B/s."""
         return self._shares.bandwidths
@@ -374,20 +429,19 @@ class NcclChannel(GpuCall):
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
-        crowded = transport.crowded(self.wires.contention) if many else 1.0
+        crowded = transport.crowded(self.wires.contention, self.call.far_peers) if many else 1.0
         handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = self.costs.efficiency(sort.kind, self.network_costs)
-            bandwidth = sort.bandwidth * efficiency
+            bandwidth = sort.bandwidth * self.efficiency(sort.kind, sort.of_nic)
             share = self.call.share_of_links(kernels, bandwidth, not inside, sort.host)
             share *= crowded if sort.of_nic else 1.0
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
-            # messages reach more of a link than rings do, but never more than all of it
-            reached = min(staged * share, sort.bandwidth)
+            # messages reach more of a link within a node than rings do, but never more than all of it
+            reached = min(staged * share, bandwidth if sort.of_nic or not inside else sort.bandwidth)
             links.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
             pace = "channel"
             if inside or sort.proxied:
@@ -407,7 +461,9 @@ class NcclChannel(GpuCall):
         what the link itself takes longer than usual."""
         kernels, wires = self.kernels, self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
-        net += self.call.filled_ps(kernels, self._slowest)
+        net += self.call.filled_ps(kernels)
+        if len(wires.nodes) > 1:
+            net += round(self.call.handled_ps(self.transport, self._of_nic))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
@@ -420,7 +476,9 @@ class NcclChannel(GpuCall):
         """Return, for each link, the B/s that the counted bytes are divided by to give its utilisation, (links,). Bytes
         on one link to the network stand for all rails (NICs of a node). Some bytes that a GPU forwards within its node
         leave it in channels that are not simulated. Point-to-point messages may use more of a link than rings do."""
-        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
+        sorts, number = self.wires.sorts
+        beyond = np.array([max(1.0, self.efficiency(each.kind, each.of_nic)) for each in sorts])[number]
+        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares * beyond)
         capacities: NDArray[Any] = super().capacities * links
         return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 
@@ -436,22 +494,42 @@ class NcclChannel(GpuCall):
         return shares
 
     def differing(self) -> list[Self]:
-        """Return the channels to simulate: of each NIC of a node the first channel, but only one of those
-        that find equal links all along their routes. The channel of another NIC goes through the ranks of each node in
-        an order that begins elsewhere."""
-        if self.wires.equal_rails or self.call.rails <= 1:
+        """Return the channels to simulate: of each NIC of a node the first channel that uses it, but only one of those
+        that find equal links and faults all along their routes. The channel of another NIC goes through the ranks of
+        each node in an order that begins elsewhere."""
+        faults = [matching(fault.link, self.rated.link_names) for fault in self.scenario.striking]
+        if self.call.rails <= 1 or (self.wires.equal_rails and not any(faults)):
             return [self]
+        columns, found = [self.bandwidths, self.latencies], dict[tuple[bytes, ...], Self]()
+        for links in faults:
+            columns.append(np.zeros(len(self.rated.links), np.int64))
+            columns[-1][links] = 1
+        for places, hop, path in self._of_nics:
+            seen = tuple(column.tobytes() for column in (hop, *(column[path] for column in columns)))
+            found.setdefault(seen, replace(self, places=places))
+        return list(found.values())
+
+    @cached_property
+    def _of_nics(self) -> list[tuple[tuple[str, ...], Numbers, Numbers]]:
+        """Return for each NIC of a node that the call uses: the devices of ranks in its channels, and their routes."""
         src, dst = pairs_of(source_of(self.point, self.rated, self.places).source)
-        entered, found = set[bytes](), dict[tuple[bytes, ...], Self]()
+        apart = src != dst
+        entered, found = set[bytes](), list[tuple[tuple[str, ...], Numbers, Numbers]]()
         for turn in range(self.call.communicator.gpus):
-            channel = replace(self, places=self._turned(turn))
-            hop, path = self.rated.routes(channel.places, src, dst)
+            places = self._turned(turn)
+            hop, path = self.rated.routes(places, src[apart], dst[apart])
             nics = distinct(path[self.wires.to_network[path]]).tobytes()
             if nics not in entered and len(entered) < self.nics:
                 entered.add(nics)
-                rates = hop, self.bandwidths[path], self.latencies[path]
-                found.setdefault(tuple(column.tobytes() for column in rates), channel)
-        return list(found.values())
+                found.append((places, hop, path))
+        return found
+
+    @property
+    def rails_routes(self) -> Sequence[Sequence[Route]]:
+        """Return the routes of the channels of each NIC that the call uses."""
+        if self.call.rails <= 1:
+            return ()
+        return [[tuple(path[a:b].tolist()) for a, b in itertools.pairwise(hop)] for _, hop, path in self._of_nics]
 
     def _turned(self, turn: int) -> tuple[str, ...]:
         """Return the devices of ranks if the ranks of each node are rotated by `turn`."""
