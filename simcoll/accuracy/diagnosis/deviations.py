@@ -32,8 +32,8 @@ LIKELY: Final = 1.0  # for a weaker verdict
 # between, the rows show it: conventions
 NOISE: Final = (0.05, 0.16)
 UNTRIED: Final = (0.75, 1.33)  # the interval for a profile without one: a convention
-# A band's width over an interval's, in logarithms, down to short times and up to long ones. A table has many regions, so
-# that 90 % become 96 %. To be faster is no fault: it is a finding only if it is far beyond the interval.
+# A band's width over an interval's, in logarithms, down to short times and up to long ones. A table has many regions,
+# so 90 % become 96 %. To be faster is no fault: it is a finding only if it is far beyond the interval.
 WIDER: Final = (2.0, 1.25)
 WIDEST: Final = 1.8  # largest factor to the end of a band: twice the expected time is always off
 FEW: Final = 3  # a region of at least so many points ignores its worst point, which may be an accident
