@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
@@ -71,6 +72,13 @@ def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
     return {"forward": forward, "layers": tuple(layers), "optimizer": optimizer}
 
 
+def question(row: MeasuredRow) -> Hashable:
+    """Return what of a row decides its points (`RowQuestions.points`): rows with equal questions have equal points."""
+    read = [item for item in row.others.items() if item[0] in ("op", "root") or "." in item[0]]
+    said = row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.size_bytes, row.dtype
+    return (*said, row.harness, row.library_version, *read)
+
+
 class RowQuestions:
     """Turns measured rows into points on the system or topology file called `name`.
 
@@ -90,7 +98,7 @@ class RowQuestions:
         self.related = fitting  # a fit may begin with the profile of a related GPU
         self.generation = system.gpu.generation if system and system.gpu else None
         self.network = network_of(system) if spec.system else None
-        self.nodes = spec.nodes or 1  # of rows that do not say
+        self.nodes = spec.nodes  # of rows that do not say
         self.trays = hosts_of(system) if system and system.counts.get("gpu") else 1
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number
 
@@ -133,8 +141,9 @@ class RowQuestions:
 
     def _nodes(self, row: MeasuredRow) -> int:
         """Return the number of nodes of a row. Logs count hosts: those of one NVLink domain are one node of a rack."""
-        nodes = row.nodes or self.nodes
-        return -(-nodes // self.trays) if row.nodes and self._of_trays(row) else nodes
+        if row.nodes and self._of_trays(row):
+            return self.nodes or -(-row.nodes // self.trays)
+        return row.nodes or self.nodes or 1
 
     def _of_trays(self, row: MeasuredRow) -> bool:
         """Return whether the row's nodes are trays of a rack: more ranks a node would not fit a tray."""
@@ -219,14 +228,14 @@ def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
     Flags of ENOUGH or more neighbouring sizes with similar times are removed: some networks serve small messages in
     another way. The rule uses only measured times, so that a bad prediction cannot flag a row.
     """
-    least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of at least twice that size
-    for key, members in grouped(rows, _size_series).items():
-        for size in {row.size_bytes for row in members}:
-            times = (row.time_us for row in members if row.size_bytes >= 2 * size)
-            least[key, size] = min(times, default=math.inf)
-    flags = [row.time_us > TOO_LONG * least[_size_series(row), row.size_bytes] for row in rows]
-    for numbers in grouped(range(len(rows)), lambda i: _size_series(rows[i])).values():
-        for run in _runs(rows, sorted(numbers, key=lambda i: rows[i].size_bytes), flags):
+    flags = [False] * len(rows)
+    for numbers in grouped(range(len(rows)), list(map(_size_series, rows)).__getitem__).values():
+        numbers.sort(key=lambda i: rows[i].size_bytes)
+        sizes, times = np.array([(rows[i].size_bytes, rows[i].time_us) for i in numbers], np.float64).T
+        least = np.append(np.minimum.accumulate(times[::-1])[::-1], np.inf)  # the shortest time from a row on
+        for i, late in zip(numbers, times > TOO_LONG * least[np.searchsorted(sizes, 2 * sizes)], strict=True):
+            flags[i] = bool(late)
+        for run in _runs(rows, numbers, flags):
             if len({rows[i].size_bytes for i in run}) >= ENOUGH:
                 for i in run:
                     flags[i] = False

@@ -244,9 +244,10 @@ class NcclCall:
 
     @property
     def stay(self) -> float:
-        """Share of a ring's channels in which a GPU sends to its own node; in the others it sends to another."""
+        """Share of a ring's channels in which the busiest GPU sends to its own node; in the others it sends to another.
+        With fewer NICs than GPUs, channels leave a node beside NICs only: other GPUs send to their own node in all."""
         comm = self.communicator
-        leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
+        leave = self.schedule == "ring" and comm.nodes > 1 and 1 < comm.gpus <= self.nics
         return (comm.gpus - 1) / comm.gpus if leave else 1.0
 
     @property

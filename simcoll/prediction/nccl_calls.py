@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
@@ -30,11 +31,14 @@ from simcoll.nccl.transports_within_node import HOST, by_host, host_links, stage
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.prediction.schedules import pairs_of, source_of
+from simcoll.scenario.faults import ChangingLinks, Fault, struck, with_less
 from simcoll.scenario.profile import CostSetting, ModelSpec, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
+from simcoll.topology.routing import Route
 from simcoll.topology.topology_builder import described
 
 NONE: Final = -1
@@ -64,6 +68,7 @@ class ChannelWires:
     `rated` is the topology with rated bandwidths. `inner` holds the kinds of links between ranks of a node. `between`
     numbers the links that messages between neighbouring ranks take, on a node if possible. `host` numbers the links to
     hosts whose memory stages data. `nodes` holds the ranks of each node, `down` the names of links without bandwidth.
+    `on` returns the links of this channel on another topology, whose links differ in rates from those of `machine`.
     """
 
     rated: Topology
@@ -74,6 +79,8 @@ class ChannelWires:
     places: tuple[str, ...]
     nodes: tuple[tuple[int, ...], ...]
     down: tuple[str, ...]
+    machine: Topology
+    on: Callable[[Topology], ChannelWires]
 
     @cached_property
     def sorts(self) -> tuple[list[LinkSort], Any]:
@@ -225,6 +232,7 @@ def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messa
 
 def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
     down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
+    machine = rated
     if not messages:  # messages go to each peer separately
         rated = with_hubs(rated, places)
     ranks_of = grouped(range(len(places)), lambda rank: rated.node_of(places[rank]))
@@ -236,7 +244,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
     path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
-    return ChannelWires(rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
+    found = rated, frozenset(inner), tuple(path), through, host, places, nodes, down, machine
+    return ChannelWires(*found, lambda topology: wires_of(topology, places, comm, messages))
 
 
 def alike(rated: Topology) -> Numbers:
@@ -301,6 +310,22 @@ class GpuCall(PlainCall):
     def network(self) -> Topology:
         """Return the topology with the bandwidths and latencies that the call gets."""
         return with_rates(self.rated, self.bandwidths, self.latencies)
+
+    def struck(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the program with the changes of links that faults cause. The machine's links change; the rates of the
+        call follow from theirs."""
+
+        def rates(left: NDArray[np.float64]) -> Index:
+            wires = self.wires.on(with_less(self.wires.machine, left))
+            return replace(self, wires=wires, rated=wires.rated).bandwidths
+
+        changing = ChangingLinks(self.wires.machine, rates, self.rails_routes)
+        return struck(program, self.network, faults, self.launch_ps, changing)
+
+    @property
+    def rails_routes(self) -> Sequence[Sequence[Route]]:
+        """Return the routes of the channels of each NIC that the call uses; empty if messages use all NICs at once."""
+        return ()
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield a description and costs: free launches; for calls of one `kind` of block, hops of half the time."""
@@ -436,22 +461,42 @@ class NcclChannel(GpuCall):
         return shares
 
     def differing(self) -> list[Self]:
-        """Return the channels to simulate: of each NIC of a node the first channel, but only one of those
-        that find equal links all along their routes. The channel of another NIC goes through the ranks of each node in
-        an order that begins elsewhere."""
-        if self.wires.equal_rails or self.call.rails <= 1:
+        """Return the channels to simulate: of each NIC of a node the first channel that uses it, but only one of those
+        that find equal links and faults all along their routes. The channel of another NIC goes through the ranks of
+        each node in an order that begins elsewhere."""
+        faults = [matching(fault.link, self.rated.link_names) for fault in self.scenario.striking]
+        if self.call.rails <= 1 or (self.wires.equal_rails and not any(faults)):
             return [self]
+        columns, found = [self.bandwidths, self.latencies], dict[tuple[bytes, ...], Self]()
+        for links in faults:
+            columns.append(np.zeros(len(self.rated.links), np.int64))
+            columns[-1][links] = 1
+        for places, hop, path in self._of_nics:
+            seen = tuple(column.tobytes() for column in (hop, *(column[path] for column in columns)))
+            found.setdefault(seen, replace(self, places=places))
+        return list(found.values())
+
+    @cached_property
+    def _of_nics(self) -> list[tuple[tuple[str, ...], Numbers, Numbers]]:
+        """Return for each NIC of a node that the call uses: the devices of ranks in its channels, and their routes."""
         src, dst = pairs_of(source_of(self.point, self.rated, self.places).source)
-        entered, found = set[bytes](), dict[tuple[bytes, ...], Self]()
+        apart = src != dst
+        entered, found = set[bytes](), list[tuple[tuple[str, ...], Numbers, Numbers]]()
         for turn in range(self.call.communicator.gpus):
-            channel = replace(self, places=self._turned(turn))
-            hop, path = self.rated.routes(channel.places, src, dst)
+            places = self._turned(turn)
+            hop, path = self.rated.routes(places, src[apart], dst[apart])
             nics = distinct(path[self.wires.to_network[path]]).tobytes()
             if nics not in entered and len(entered) < self.nics:
                 entered.add(nics)
-                rates = hop, self.bandwidths[path], self.latencies[path]
-                found.setdefault(tuple(column.tobytes() for column in rates), channel)
-        return list(found.values())
+                found.append((places, hop, path))
+        return found
+
+    @property
+    def rails_routes(self) -> Sequence[Sequence[Route]]:
+        """Return the routes of the channels of each NIC that the call uses."""
+        if self.call.rails <= 1:
+            return ()
+        return [[tuple(path[a:b].tolist()) for a, b in itertools.pairwise(hop)] for _, hop, path in self._of_nics]
 
     def _turned(self, turn: int) -> tuple[str, ...]:
         """Return the devices of ranks if the ranks of each node are rotated by `turn`."""

@@ -64,11 +64,13 @@ def predict(
     profile = load_profile(scenario.profile)
     if (profile.generations or profile.transport) and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
-    if scenario.striking and profile.as_nccl:  # slow links affect all channels, also those that are not run
+    lasting = [fault for fault in scenario.striking if fault.lasting]
+    if lasting and profile.as_nccl:  # the rates of kernels follow from the machine's links
         from simcoll.scenario.faults import weakened
 
-        topology = weakened(topology or rated_topology(scenario), scenario.striking)
-        scenario = scenario.model_copy(update={"faults": ()})
+        topology = weakened(topology or rated_topology(scenario), lasting)
+        others = tuple(fault for fault in scenario.faults if not fault.lasting)
+        scenario = scenario.model_copy(update={"faults": others})
     # A collective runs as one program, which allows shortcuts; a workload's operations are joined. Both give the same
     # time.
     costed = costs or CostSetting.of(profile)

@@ -20,6 +20,7 @@ from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.lowered_call import PlainCall
 from simcoll.prediction.placed_topology import arrivals_of
 from simcoll.scenario import caveats
+from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
@@ -186,6 +187,10 @@ class Prediction:
     def _used(self) -> list[int]:
         used: list[int] = np.flatnonzero(self.totals.carried).tolist()
         return used
+
+    def with_faults(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the point's program with the changes of links that faults cause."""
+        return struck(program, self.topology, faults, self.launch_ps)
 
     def retimed(self, costs: CostSetting) -> int:
         """Return the time that the point takes with other costs, in ps."""
@@ -380,6 +385,10 @@ class CallPrediction(Prediction):
     def rails(self) -> dict[int, tuple[int, ...]]:
         """Return, for each link number in use, the numbers of links that carry equal bytes at equal times."""
         return self.lowered.rails(self._used)
+
+    def with_faults(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the call's program with the changes of links that faults cause."""
+        return self.lowered.struck(program, faults)
 
     def retimed(self, costs: CostSetting) -> int:
         """Return the time in ps that the call takes under other costs.

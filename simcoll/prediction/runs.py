@@ -56,8 +56,8 @@ def predict_call(
         healthy = [
             option.model_copy(update={"faults": ()}) for option in options
         ]  # the choice is made without knowledge of faults
-        algorithm = _quickest(healthy, topology, costs, keep).algorithm
-        return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
+        chosen = _quickest(healthy, topology, costs, keep).scenario
+        return _predict_one(chosen.model_copy(update={"faults": scenario.faults}), topology, costs, keep)
     return _predict_one(scenario, topology, costs, keep)
 
 
@@ -66,7 +66,14 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
     channels = executor(scenario).lower(scenario, topology, costs).differing()
-    ran = [_ran(channel, keep) for channel in channels]
+    ran, stuck = list[_RanCall](), list[StuckError]()
+    for channel in channels:
+        try:
+            ran.append(_ran(channel, keep))
+        except StuckError as error:
+            stuck.append(error)
+    if stuck:
+        raise min(stuck, key=lambda error: error.when or 0)
     call, whole, proof, of_run = max(ran, key=lambda each: each.run.totals.makespan_ps)  # a call ends with its slowest
     launch_ps = call.launch_ps
     return CallPrediction(
@@ -99,11 +106,11 @@ class _RanCall(NamedTuple):
 
 def _ran(call: PlainCall, keep: Keep) -> _RanCall:
     """Simulate a call, or one channel of it."""
-    point, network, launch_ps = call.point, call.network, call.launch_ps
+    point, network = call.point, call.network
     whole, proof = program_of(point, network, call.places)
 
     def make() -> Program:
-        return struck(whole.bind(), network, point.striking, launch_ps)
+        return call.struck(whole.bind(), point.striking)
 
     try:
         program = None if _may_be_long(whole, point) else make()

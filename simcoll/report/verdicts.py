@@ -117,12 +117,6 @@ def _of_times(document: JsonAnswer) -> str:
         again = f"; {single} to be measured again" if single else ""
         by = f"as {document['system']} should be by {document['profile']}"
         return f"Healthy: {counted} {by}{_outside(points)}{again}."
-    if not off:
-        error, healthy = (100 * document["hypotheses"][0]["error"], 100 * _healthy(document)["error"])
-        return (
-            f"Not off by far, but {explanation(document)} explains the times better than a sound machine does "
-            f"({error:.1f} % error against {healthy:.1f} %)."
-        )
     worst = max(off, key=lambda region: float(region["distance"]))
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
     how += f", but others {worst['contrary_factor']:.2f} times" if worst["contrary_factor"] is not None else ""
@@ -132,11 +126,9 @@ def _of_times(document: JsonAnswer) -> str:
             return f"Faster than expected, which is a finding and no fault: {where}."
         return f"Off, and nothing that was tried explains it: {where}."
     how = "Faster than expected, which is no fault" if only_faster(off) else "Off"
-    return f"{how}: {where}; {explanation(document)} explains it best."
-
-
-def _healthy(document: JsonAnswer) -> JsonAnswer:
-    return next(each for each in document["hypotheses"] if each["hypothesis"] == "healthy")
+    best = f"{explanation(document)} explains it best"
+    decides = f"; {document['next'][0]}" if document["next"] and document["also"] else ""
+    return f"{how}: {where}; {best}{decides}."
 
 
 def _listed(names: Sequence[str], word: str) -> str:
@@ -175,7 +167,8 @@ def explanation(document: JsonAnswer) -> str:
     """Return in words the best hypothesis, and those that explain the times equally well, with their values."""
     best, *others = document["hypotheses"]
     good = [best, *(each for each in others if each["hypothesis"] in document["also"])]
-    return _listed([each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good], "or")
+    names = [each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good]
+    return _listed(names if len(names) <= _SHOWN else [*names[: _SHOWN - 1], f"{len(names) - _SHOWN + 1} more"], "or")
 
 
 def of_calibration(document: JsonAnswer) -> str:

@@ -359,7 +359,8 @@ class Scenario(Model):
             problem = f"NCCL_IB_QPS_PER_CONNECTION has an effect only with random ECMP routes; {cure}"
             raise yaml_tree.MisplacedKeyError(["env", "NCCL_IB_QPS_PER_CONNECTION"], problem)
         if self.faults:
-            fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
+            calls_of = self.profile if self.workload and load_profile(self.profile).as_nccl else ""
+            fit_together(self.faults, self.replications, self.measure.buckets, calls_of)
         return self
 
     @field_validator("profile")

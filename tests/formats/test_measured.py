@@ -781,6 +781,118 @@ def test_number_of_ranks():
         assert "ranks took part; give ranks=N, with --where ranks=N" in complaints(unknown)[0]
 
 
+ROWS = """\
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+   134217728      33554432     float     sum      -1    29770    4.51    4.51      0    29873    4.49    4.49      0
+   268435456      67108864     float     sum      -1    59440    4.52    4.52      0    59568    4.51    4.51      0
+"""
+BANNER = "# nThread 1 nGpus 2 warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+
+
+def mixed(*, ranks: bool, header: str, label: str = "") -> str:
+    """Two runs of two ranks in one log, lines interleaved; headers at the `top`, or one among the `rows`."""
+    lists = [
+        f"#  Rank  {r} Group  0 Pid {host}001 on node{host} device  {r} [0x0{r}] NVIDIA A100"
+        for host in (1, 2)
+        for r in (0, 1)
+    ]
+    head, *rows = ROWS.splitlines()
+    heads = [head, head, *rows, *rows] if header == "top" else [head, rows[0], head, *rows, rows[1]]
+    lines = [*(BANNER + BANNER).splitlines(), *(lists if ranks else []), *heads, *["# Avg bus bandwidth    : 4.5"] * 2]
+    return "\n".join(f"{label}{line}" for line in lines)
+
+
+@pytest.mark.parametrize("given", [{}, {"ranks": 4}])
+@pytest.mark.parametrize("ranks", [True, False])
+@pytest.mark.parametrize("header", ["top", "rows"])
+@pytest.mark.parametrize("label", ["", "[1,0]<stdout>: ", "0: "])
+def test_two_runs_in_one_log_are_two(given: dict[str, int], ranks: bool, header: str, label: str):
+    """Lines of runs that each process made by itself are never merged, nor are ranks asked for; a run that broke off,
+    and was repeated, is one."""
+    (complaint,) = complaints(mixed(ranks=ranks, header=header, label=label), **given)
+    assert "2 separate runs" in complaint and "without MPI=1" in complaint
+    broken = BANNER + ROWS.splitlines()[0] + "\nTest NCCL failure\n" + BANNER + ROWS
+    assert len(parse_measured(broken, "t", {"collective": "all_reduce", **given})) == 2
+
+
+def test_one_rank_measures_nothing():
+    """A busbw of 0 beside times is of one rank, whether the log lists it or not, and whatever was run."""
+    alone = re.sub(r"(4\.5\d)    4\.5\d ", "\\1    0.00 ", ROWS)
+    rank = "#  Rank  0 Group  0 Pid    127 on nodea device  0 [0x00] NVIDIA A10G\n"
+    for text in (rank + alone, alone, BANNER.replace("nGpus 2", "nGpus 1") + alone):
+        (complaint,) = complaints(text)
+        assert "one rank: nothing is communicated, so busbw is 0" in complaint and "-g N" in complaint
+
+
+@pytest.mark.parametrize(
+    ("numbers", "header", "ranks", "meant"),
+    [
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 0", "redop root", 2, ("all_reduce", 1 << 20)),
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 N/A", "redop root", 2, ("send_recv", 1 << 20)),
+        ("10.0 104.86 104.86 N/A 10.0 104.86 104.86 N/A", "redop root", 2, ("all_reduce", "send_recv")),
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 N/A", "redop root", 8, ("send_recv", 1 << 20)),
+        ("10.0 734.00 734.00 0 10.0 734.00 734.00 0", "", 8, ("all_gather", 8 << 20)),
+        ("10.0 734.00 734.00 0 10.0 734.00 734.00 0", "redop", 8, ("reduce_scatter", 8 << 20)),
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 0", "", 2, ("all_gather", 2 << 20)),
+    ],
+)
+def test_rows_that_two_collectives_print(numbers: str, header: str, ranks: int, meant: tuple[str, object]):
+    """Sends and receives have no errors in place; before 2020 all_gather and reduce_scatter had sizes of a rank's part,
+    and one bandwidth. Where two collectives fit, both are named."""
+    run = "time algbw busbw #wrong" if "root" in header else "time algbw busbw error"
+    lead = " ".join({"redop": "sum", "root": "-1"}[word] for word in header.split())
+    text = f"# size count type {header} {run} {run}\n 1048576 262144 float {lead} {numbers}\n"
+    if isinstance(meant[1], int):
+        assert [(row.collective, row.size_bytes) for row in parse_measured(text, "t", {"ranks": ranks})] == [meant]
+    else:
+        assert complaints(text, ranks=ranks)[0].endswith(f"one of {', '.join(map(str, meant))}")
+
+
+def test_debug_lines_say_how_many_ranks_there_are():
+    """NCCL's own count, where the list of ranks is missing; hosts are counted if each rank has a line."""
+    said = "\n".join(f"n{r // 2}:36{r}:37 [{r % 2}] NCCL INFO comm 0x7 rank {r} nranks 4 cudaDev 0" for r in range(4))
+    table = re.sub(r"(?m)^#  Rank.*\n", "", new("broadcast", root=0, bus=1))
+    assert {(row.ranks, row.nodes) for row in parse_measured(f"{said}\n{table}", "t")} == {(4, 2)}
+    assert {(row.ranks, row.nodes) for row in parse_measured(f"{said[:50]}\n{table}", "t")} == {(4, None)}
+    other = "n0:1:2 [0] NCCL INFO comm 0x9 rank 0 nranks 2 cudaDev 0"
+    assert "how many ranks" in complaints(f"{said}\n{other}\n{table.replace('nThread', 'n')}")[0]
+
+
+@pytest.mark.parametrize("program", ["alltoall", "sendrecv"])
+def test_what_is_forced_does_not_reach_messages(program: str):
+    """NCCL reads NCCL_ALGO and NCCL_PROTO for collectives with algorithms only."""
+    forced = f"mpirun -x NCCL_ALGO=Tree -x NCCL_PROTO=LL {program}_perf\n"
+    assert {(row.algorithm, row.protocol) for row in parse_measured(forced + new(program, bus=1), "t")} == {
+        (None, None)
+    }
+
+
+@pytest.mark.parametrize("columns", ["2026-01-05 09:00:00", "12.5", "0.1 0.2 0.3"])
+@pytest.mark.parametrize("tag", ["", "[1,0]<stdout>:", "0: "])
+def test_rows_with_further_columns_and_repeated_tags(columns: str, tag: str):
+    """Options of the tests add columns at the end, and a launcher may label each piece of a row."""
+    text = re.sub(r"(?m)^( +\d+ .*?-1)(.*)$", rf"\g<1>{tag}\g<2> {columns}", new())
+    assert parse_measured(re.sub("(?m)^", tag, text), "t") == parse_measured(re.sub("(?m)^", tag, new()), "t")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "time_us"),
+    [("time_ms", "45", 45e3), ("Time (ms)", "45", 45e3), ("latency_s", "0.045", 45e3), ("busbw", "250", 64424.50944),
+     ("busbw_GBps", "250", 64424.50944), ("BusBW (Gbps)", "2000", 64424.50944), ("algbw (GB/s)", "200", 42949.67296)],
+)  # fmt: skip
+def test_a_csv_may_have_other_units_or_bandwidths(column: str, cell: str, time_us: float):
+    """Times in other units, and bandwidths in place of times: the time is size x factor / busbw."""
+    header = f"collective,ranks,size_bytes,{column}"
+    assert only(f"{header}\nall_reduce,16,8589934592,{cell}\n").time_us == pytest.approx(time_us)
+
+
+def test_a_bandwidth_that_tells_no_time():
+    """A unit that may be of bits or bytes is asked for; 0 GB/s is no time."""
+    head = "collective,ranks,size_bytes,"
+    assert "busbw_GBps (10^9 bytes a second) or busbw_Gbps" in complaints(f"{head}busbw_gbps\nall_reduce,2,8,1\n")[0]
+    assert "busbw: gives no time" in complaints(f"{head}busbw\nall_reduce,2,8,0\n")[0]
+
+
 def test_split_groups():
     """With several communicators the ranks are those of one."""
     text = new()

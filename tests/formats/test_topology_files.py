@@ -227,7 +227,7 @@ def test_what_a_file_contradicts_is_not_assumed(tmp_path: Path, text: str, assum
 
 def test_amd_machines_answer_as_the_shipped_one(tmp_path: Path):
     """A dump of 8 MI300X predicts as the shipped system, on one node and two, and so does its skeleton; links are as
-    fast as `gcn` says, and other kinds have no profile."""
+    fast as `gcn` says, and other kinds have no profile. No system is taken that has not such GPUs: they are named."""
     bare = re.sub(r"<gpu[^>]*>|</gpu>|<xgmi[^>]*>", "", foreign.mi300x())
     for number, (text, *options) in enumerate([(foreign.mi300x(),), (bare, "--assume", "mi300x")]):
         (folder := tmp_path / str(number)).mkdir()
@@ -237,9 +237,40 @@ def test_amd_machines_answer_as_the_shipped_one(tmp_path: Path):
             times = [[row["time_us"] for row in simcoll(*asked, on).json["points"]] for on in (path, "mi300x")]
             assert times[0] == times[1]
     for kind, speed in (("gfx906", 24), ("gfx90a", 36), ("gfx942", 48)):
-        path, done = brought(tmp_path, foreign.mi300x(kind))
+        path, done = brought(tmp_path, foreign.mi300x(kind), "--assume", "mi300x")
         assert bandwidth(topology_of(path), "gpu0", "gpu1") == speed
         assert ("no profile fits such GPUs" in done.out) == (speed != 48)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("908", "gfx908 (MI100)"), ("gfx1100", "gfx1100 (unknown)"), ("", "unkn")])
+def test_gpus_of_amd_are_called_what_they_are(kind: str, name: str, tmp_path: Path):
+    """A dump of GPUs that no shipped system has names them, asks for a system, and writes nothing."""
+    (tmp_path / "given").write_text(foreign.mi300x(kind))
+    done = simcoll("import", tmp_path / "given", "-o", tmp_path / "made.yaml")
+    assert (done.status, list(tmp_path.iterdir())) == (1, [tmp_path / "given"])
+    assert name in done.err and "which no shipped system has; name the nearest with --assume" in done.err
+
+
+def test_gpus_that_are_not_shipped_keep_their_capability(tmp_path: Path):
+    """A dump of GPUs of another compute capability is not said to be of the shipped ones, nor written so."""
+    path, done = brought(tmp_path, foreign.TOPOLOGY.replace('sm="90"', 'sm="87"'))
+    out = " ".join(done.out.split())
+    assert "compute_capability: 87" in path.read_text() and "no shipped system is known to have its GPUs" in out
+    assert "warning: GPUs of compute capability 8.7 are predicted with the profile of" in out
+
+
+def test_matrices_of_rocm_smi(tmp_path: Path):
+    """GPUs one hop apart over XGMI are joined, the others over PCIe; a system must be named; 8 such GPUs predict as the
+    shipped system does on one node."""
+    (tmp_path / "given").write_text(foreign.rocm_smi(8))
+    done = simcoll("import", tmp_path / "given")
+    assert done.status == 1 and "do not say which 8 GPUs of AMD these are" in done.err
+    path, _ = brought(tmp_path, foreign.rocm_smi(8), "--assume", "mi300x")
+    asked = ["predict", "all_reduce", "--size", "64 MiB", "--json", "--on"]
+    assert len({simcoll(*asked, on).json["points"][0]["time_us"] for on in (path, "mi300x")}) == 1
+    found = topology_of(brought(tmp_path, foreign.rocm_smi(4, apart=(0, 3)), "--assume", "mi300x")[0])
+    assert bandwidth(found, "gpu0", "gpu1") == 48 and ("node0.gpu0", "node0.gpu3") not in found.graph.edges
+    assert len(found.of_kind("cpu")) == 2
 
 
 def test_graph_files_become_machines_and_graphs(tmp_path: Path):

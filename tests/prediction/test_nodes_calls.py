@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_law import (
@@ -474,3 +475,27 @@ def test_a_dead_link_is_called_by_its_name(link: str) -> None:
     with pytest.raises(StuckError, match="the run cannot finish") as told:
         call("hgx-h100", "all_gather", 64 << 20, ranks=16, algorithm="ring", topology=topology)
     assert re.findall(r"[\w.]+->[\w.]+", str(told.value)) == [link]
+
+
+@pytest.mark.parametrize("nics", [2, 4, 6, 8])
+def test_gpus_without_a_nic_send_all_over_their_nvlink(nics: int, tmp_path: Path) -> None:
+    """With fewer NICs than GPUs some GPU sends in all channels to its own node: no ring moves more than its NVLink."""
+    system = {
+        "name": "few-nics",
+        "gpu": {"model": "H800", "generation": "hopper", "compute_capability": 90},
+        "nic": {"rate": "400 Gb/s", "latency": "0.5 us", "trunk_latency": "0.3 us"},
+        "profile": "nccl-hopper",
+        "devices": {"gpu": 8, "nvswitch": 1, "pcie_switch": 8, "cpu": 1, "nic": nics},
+        "links": [
+            {"from": "gpu*", "to": "nvswitch0", "bandwidth": "100 GB/s", "latency": "0.3 us", "kind": "nvlink"},
+            {"pairs": [[f"gpu{i}", f"pcie_switch{i}"] for i in range(8)]}
+            | (pcie := {"bandwidth": "48 GB/s", "latency": "0.25 us", "kind": "pcie"}),
+            {"pairs": [[f"nic{i}", f"pcie_switch{i * 8 // nics}"] for i in range(nics)]} | pcie,
+            {"from": "pcie_switch*", "to": "cpu0"} | pcie,
+        ],
+    }
+    file = tmp_path / "few-nics.yaml"
+    file.write_text(yaml.safe_dump(system))
+    on = {"file": str(file), "nodes": 2}
+    found = simcoll_api.predict("all_reduce", on=on, size="1 GiB", algorithm="ring", protocol="Simple")
+    assert found.busbw and found.busbw <= (100 if nics < 8 else 100 * 8 / 7)

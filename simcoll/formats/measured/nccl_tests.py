@@ -18,7 +18,7 @@ from os.path import commonprefix
 from typing import Final, NamedTuple
 
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
+from simcoll.formats.measured.measured_row import SAME, LocatedCells, fitting_ranks, unsaid, wrong_cell
 from simcoll.nccl.algorithm_names import MESSAGES
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
@@ -77,8 +77,6 @@ _ROW: Final = re.compile(  # a row of a table without header
 )
 # Columns after type and operation: with or without a root, two parts or one, each with or without `#wrong`.
 _LAYOUTS: Final = tuple(itertools.product(("root ", ""), ("time algbw busbw #wrong", "time algbw busbw"), (2, 1)))
-_SAME: Final = 0.016  # GB/s by which a printed busbw may differ from algbw times a factor
-_MOST_RANKS: Final = 2049  # up to which ranks are inferred from busbw: beyond, printed digits do not tell
 _PARTS: Final = ("all_gather", "reduce_scatter")
 _ROUNDED: Final = 0.0051, 0.01  # rounding errors of printed numbers: GB/s of a bandwidth, share of a time
 LONGEST: Final = 10_000  # most characters of a line that may be a row
@@ -512,11 +510,10 @@ def _fitting(test: _Test, collective: str | None, ranks: int | None) -> list[_Fi
     ]
     fits: list[_Fit] = []
     for each in kind:
-        counts = [ranks] if ranks else range(2, _MOST_RANKS)
-        fitting = (n for n in counts if abs(float(each.busbw(n)) * algbw - busbw) <= _SAME)
-        fits += [_Fit(each.name, n) for n in itertools.islice(fitting, 2)]
+        of_given = [ranks] if ranks and abs(float(each.busbw(ranks)) * algbw - busbw) <= SAME else []
+        fits += [_Fit(each.name, n) for n in (of_given if ranks else fitting_ranks(each, algbw, busbw))]
     parts = algbw * 1e3 * _value(best, "time_us") / int(best["size_bytes"][0])
-    if abs(algbw - busbw) <= _SAME < abs(busbw) / 10 and abs(parts / (round(parts) or 1) - 1) < _ROUNDED[1]:
+    if abs(algbw - busbw) <= SAME < abs(busbw) / 10 and abs(parts / (round(parts) or 1) - 1) < _ROUNDED[1]:
         own = round(parts) + 1
         old = [_Fit(c.name, own, True) for c in kind if c.name in _PARTS and ranks in (None, own)]
         fits = old + fits if own == 2 and "root" not in test.lead.groupindex else old or fits if own > 2 else fits

@@ -121,6 +121,12 @@ class LenderSystem:
         own = _number(rule.bandwidth, "GB/s") if bandwidth is None else bandwidth
         return LinkText(own, _number(rule.latency, "us"), kind)
 
+    def between(self, u: str, v: str, kind: str) -> LinkText:
+        """Return the system's link of a kind between two devices; if it has none there, its first link of the kind."""
+        plan = template(read_shipped(self.name).file)
+        own = (link for *pair, link in plan.links if link.kind == kind and {*pair} == {u, v})
+        return self.speed(kind, next((link.bandwidth / 1e9 for link in own), None))
+
     @cached_property
     def ways_up(self) -> dict[str, LinkText]:
         """The link from a GPU or NIC towards the host, by the device's kind: PCIe, or C2C."""

@@ -66,7 +66,7 @@ def read(text: str, source: str, assumed: str | None = None) -> Sketch:
         called = ", ".join(f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called)
         notes.read.append(f"names of NICs: {called}")
     _nvlinks(matrix, names, sketch)
-    _pcie(matrix, [*matrix.gpus, *nics], names, sketch)
+    join_by_pcie(matrix, [*matrix.gpus, *nics], names, sketch)
     sketch.borrow()
     return sketch
 
@@ -202,7 +202,7 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
     sketch.notes.assume(f"{found}: they join GPUs directly; {each}")
 
 
-def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
+def join_by_pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
     """Add a PCIe switch per group of devices that share bridges, and a CPU per group with one host bridge or NUMA
     node."""
     cells, pattern = matrix.cells, sketch.pattern
@@ -213,7 +213,7 @@ def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sket
 
     def same(a: str, b: str) -> bool:
         known = bool(matrix.numa.get(a)) and matrix.numa.get(a) == matrix.numa.get(b)
-        return cells[a, b] in _NEAR or (known and cells[a, b].startswith("NV"))
+        return cells[a, b] in _NEAR or (known and not cells[a, b].startswith("SYS"))
 
     sockets = _groups(devices, same)
     tops = [sketch.add("cpu") for _ in sockets]
