@@ -92,7 +92,8 @@ class KernelCall(GpuCall, ABC):
         sorts, proxied = self.wires.sorts[0], self._proxied
         rates = np.array([sort.bandwidth * self._share(sort.kind) for sort in sorts], np.float64)
         if self.communicator.nodes > 1 and self._to_all:
-            rates[[sort.of_nic for sort in sorts]] *= self.transport.crowded(self.wires.contention)
+            peers = len(self.places) - self.communicator.gpus
+            rates[[sort.of_nic for sort in sorts]] *= self.transport.crowded(self.wires.contention, peers)
         return rates, np.array([proxied if proxied and sort.proxied else math.inf for sort in sorts])
 
     @property
@@ -183,7 +184,7 @@ class PrimitivesCall(KernelCall):
 
     def _share(self, kind: str) -> float:
         reach = self._block.reach if kind in self.wires.inner else 1.0
-        return self.costs.efficiency(kind, self.network_costs) * reach * self._wire
+        return self.efficiency(kind) * reach * self._wire
 
     @property
     def _hops(self) -> tuple[int, int, int]:
@@ -319,7 +320,7 @@ class MessagesCall(KernelCall):
 
     def _share(self, kind: str) -> float:
         reach = self.kernels.P2P.reach if kind in self.wires.inner else 1.0
-        return self.costs.efficiency(kind, self.network_costs) * reach
+        return self.efficiency(kind) * reach
 
     @property
     def _proxied(self) -> float:

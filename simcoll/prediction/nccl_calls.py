@@ -32,7 +32,7 @@ from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.prediction.schedules import pairs_of, source_of
 from simcoll.scenario.faults import ChangingLinks, Fault, struck, with_less
-from simcoll.scenario.profile import CostSetting, ModelSpec, Profile, load_profile
+from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
@@ -132,18 +132,28 @@ class ChannelWires:
         others = len(self.nodes) - 1
         if not others:
             return 0.0
+        if not (ways := self._ways):
+            return 1 - 1 / others
+        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
+        most = others * max(busiest.total(), *sent.values())
+        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+
+    @cached_property
+    def _ways(self) -> dict[str, Counter[str]]:
+        """Return the number of an all-to-all's messages from the first node to the second, by the NICs of both."""
         places, kinds, links = self.places, self.rated.kinds, self.rated.links
-        ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages by NIC of the first node and of the second
+        ways: dict[str, Counter[str]] = defaultdict(Counter)
         for src, dst in itertools.product(*self.nodes[:2]):
             ends = (end for link in self.rated.route(places[src], places[dst]) for end in links[link])
             nics = [end for end in ends if kinds[end] == "nic"]
             if nics:
                 ways[nics[0]][nics[-1]] += 1
-        if not ways:
-            return 1 - 1 / others
-        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
-        most = others * max(busiest.total(), *sent.values())
-        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+        return ways
+
+    @cached_property
+    def messages(self) -> int:
+        """Return how many messages of an all-to-all leave the busiest NIC; 0 without NICs."""
+        return (len(self.nodes) - 1) * max((way.total() for way in self._ways.values()), default=0)
 
     @cached_property
     def inside(self) -> Any:
@@ -306,6 +316,14 @@ class GpuCall(PlainCall):
         """Return the costs of messages between nodes, of the profile or else of its NICs, under `env`."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
+    def efficiency(self, kind: str, of_nic: bool = False) -> float:
+        """Return the share of rated bandwidth that payload reaches on links of a kind. What NICs read and write on PCIe
+        does not depend on how GPUs of a node talk to each other there. On one node no data go by NICs."""
+        several, within = len(self.wires.nodes) > 1, kind in self.wires.inner
+        own = None if several and within and of_nic and kind == PCIE else self.costs.links.get(kind)
+        scale = own or (self.network_costs.links.get(kind) if several and (of_nic or not within) else None)
+        return scale.efficiency if scale else 1.0
+
     @property
     def network(self) -> Topology:
         """Return the topology with the bandwidths and latencies that the call gets."""
@@ -352,8 +370,14 @@ class NcclChannel(GpuCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on the costs of kernels."""
-        return self.call.params(self.kernels)
+        """Return the engine parameters that depend on the costs of kernels. NICs serve all their messages in turn, so
+        those of an all-to-all have equal shares of a NIC."""
+        params = self.call.params(self.kernels)
+        if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
+            most = params["channel_bandwidth"]
+            even = max(1, self._of_nic // self.wires.messages)
+            params |= {"channel_bandwidth": min(most, even) if most else even}
+        return params
 
     @cached_property
     def point(self) -> Scenario:
@@ -382,6 +406,12 @@ class NcclChannel(GpuCall):
         return int(self._shares.links[list(self.wires.between)].min())
 
     @property
+    def _of_nic(self) -> int:
+        """Return the least B/s of a channel on the links between NICs and switches; 0 without such links."""
+        rates = self._shares.links[self.wires.to_network]
+        return int(rates.min()) if len(rates) else 0
+
+    @property
     def bandwidths(self) -> Index:
         """Return one channel's share of each link, int64 (links,), in B/s."""
         return self._shares.bandwidths
@@ -399,20 +429,19 @@ class NcclChannel(GpuCall):
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
-        crowded = transport.crowded(self.wires.contention) if many else 1.0
+        crowded = transport.crowded(self.wires.contention, self.call.far_peers) if many else 1.0
         handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = self.costs.efficiency(sort.kind, self.network_costs)
-            bandwidth = sort.bandwidth * efficiency
+            bandwidth = sort.bandwidth * self.efficiency(sort.kind, sort.of_nic)
             share = self.call.share_of_links(kernels, bandwidth, not inside, sort.host)
             share *= crowded if sort.of_nic else 1.0
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
-            # messages reach more of a link than rings do, but never more than all of it
-            reached = min(staged * share, sort.bandwidth)
+            # messages reach more of a link within a node than rings do, but never more than all of it
+            reached = min(staged * share, bandwidth if sort.of_nic or not inside else sort.bandwidth)
             links.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
             pace = "channel"
             if inside or sort.proxied:
@@ -432,7 +461,9 @@ class NcclChannel(GpuCall):
         what the link itself takes longer than usual."""
         kernels, wires = self.kernels, self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
-        net += self.call.filled_ps(kernels, self._slowest)
+        net += self.call.filled_ps(kernels)
+        if len(wires.nodes) > 1:
+            net += round(self.call.handled_ps(self.transport, self._of_nic))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
@@ -445,7 +476,9 @@ class NcclChannel(GpuCall):
         """Return, for each link, the B/s that the counted bytes are divided by to give its utilisation, (links,). Bytes
         on one link to the network stand for all rails (NICs of a node). Some bytes that a GPU forwards within its node
         leave it in channels that are not simulated. Point-to-point messages may use more of a link than rings do."""
-        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
+        sorts, number = self.wires.sorts
+        beyond = np.array([max(1.0, self.efficiency(each.kind, each.of_nic)) for each in sorts])[number]
+        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares * beyond)
         capacities: NDArray[Any] = super().capacities * links
         return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 

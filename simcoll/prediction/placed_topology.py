@@ -20,6 +20,7 @@ from simcoll.scenario.key_types import Placement
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import (
     CABLE,
+    PCIE,
     CostSetting,
     LinkScale,
     Profile,
@@ -71,12 +72,12 @@ def machine_of(scenario: Scenario) -> SystemFile | None:
 
 
 def network_of(system: SystemFile | None) -> Profile:
-    """Return a system's NIC profile: costs of hops between nodes, factors of cables. It is empty without NICs."""
+    """Return a system's NIC profile: costs of hops between nodes, factors of links to NICs. Empty without NICs."""
     nic = system.nic if system else None
     if nic is None:
         return Profile(name="none")
     network = load_network(nic.profile)
-    links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
+    links = {kind: scale for kind, scale in network.links.items() if kind in (CABLE, PCIE)}
     return network.model_copy(update={"links": links})
 
 
@@ -97,7 +98,8 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = rated.kinds_within_nodes()
     shares: dict[str, float] = {}
-    for each in filter(None, (own, costs)):
+    network = CostSetting.of(network_of(machine)) if machine and rated.nodes > 1 else None
+    for each in filter(None, (own, costs, network)):
         reach = 1.0
         if each.kernels:
             reach = max(getattr(each.kernels, kind).reach for kind in get_args(CostKind))

@@ -225,6 +225,7 @@ class PullCosts(Model):
 
 
 CABLE: Final = "cable"  # the kind of links to NICs
+PCIE: Final = "pcie"  # NCCL counts less of these links than NICs reach
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's collectives
 _UNKNOWN: Final = "profile {!r} has no cost of a launch {}"
 _LEARN: Final = "take a profile that has, or fit one: `simcoll calibrate TABLE --set launch.{} …`"

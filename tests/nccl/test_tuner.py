@@ -294,10 +294,10 @@ def test_channels_of_kernels() -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "gpus", "nic", "channels"),
-    [(1, 8, 50, 24), (2, 8, 50, 32), (2, 8, 25, 32), (3, 8, 100, 24), (3, 9, 100, 32), (3, 8, 50, 24), (3, 8, 25, 32)],
+    [(1, 8, 50, 24), (2, 8, 50, 32), (2, 8, 25, 32), (3, 8, 100, 24), (3, 9, 100, 16), (3, 8, 50, 24), (3, 8, 25, 32)],
 )
 def test_channels_of_nvls_on_blackwell(nodes: int, gpus: int, nic: float, channels: int) -> None:
-    """NVLS on Blackwell has 24 or 32 channels, by nodes, NICs and GPUs a node."""
+    """NVLS on Blackwell has 24 or 32 channels, by nodes, NICs and GPUs a node, and 16 between racks."""
     graph = ChannelGraph(channels=8, intra=48, inter=48, pattern="nvls")
     comm = Communicator(nodes * gpus, nodes, "nccl", 100, "intel", nic, {"ring": graph, "nvls": graph})
     assert comm.nvls_channels(tuner_constants.read("nccl")) == channels

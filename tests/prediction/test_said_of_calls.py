@@ -279,8 +279,8 @@ def test_no_link_is_busy_for_longer_than_a_call_runs(system: str, nodes: int) ->
         found = simcoll_api.predict(collective, on=system, nodes=nodes, algorithm=algorithm, size="1 GiB")
         assert 0.01 < found.busy.max() <= 1, (collective, algorithm)
         if algorithm == "auto":
-            rated = found.planned[0].lowered.rated.bandwidths  # whose numbers are its own where data go through a host
-            assert (found.totals.carried / rated <= found.time_ps / 1e12).all(), collective
+            carry = found.planned[0].lowered.capacities  # whose numbers are its own where data go through a host
+            assert (found.totals.carried / carry <= found.time_ps / 1e12).all(), collective
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 8), (2, 2), (4, 16), (4, 6)])

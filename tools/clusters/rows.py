@@ -342,6 +342,8 @@ def _system_of(text: str, table: Path) -> str:
 
     Raises InputError if the text names no shipped GPU.
     """
+    if text in shipped_systems():
+        return text
     plain = _letters(text)
     gpus = {name: file.gpu for name in shipped_systems() if not (file := load_system(name)).like}
     words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}
