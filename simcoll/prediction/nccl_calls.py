@@ -32,7 +32,7 @@ from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.prediction.schedules import pairs_of, source_of
 from simcoll.scenario.faults import ChangingLinks, Fault, struck, with_less
-from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile
+from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
@@ -735,5 +735,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     node_file(system)  # raises an error that says how nodes differ, before their numbers of ranks do
     nodes, gpus = _nodes_and_gpus(rated, places)
     env = scenario.env
-    settings = env.search(system) if str(env) else DEFAULTS
+    kernels = load_profile(scenario.profile).kernels
+    version = scenario.library_version or (kernels.version if kernels else None)
+    settings = env.search(system, version) if str(env) or version else DEFAULTS
     return env.applied(communicator(system, nodes, len(places), settings=settings, gpus=gpus))
