@@ -161,8 +161,8 @@ class _Frame:
             sizes = np.append(sizes % piece, piece)
         carried, memo = self.kinds[key]
         if len(carried) > len(self.program):  # some transfers move several slots
-            sizes, carried = np.unique(self._rows.sums_in_order(sizes[carried]), return_inverse=True)
-            return sizes, carried.astype(np.int32), {}
+            sums, number = np.unique(self._rows.sums_in_order(sizes[carried]), return_inverse=True)
+            return sums, number.astype(np.int32), {}
         return sizes, carried, memo
 
     @cached_property
@@ -181,8 +181,8 @@ _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda 
 
 
 def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int) -> _Frame:
-    *waits, reads, owner = versions(schedule)
-    whole = waits = Dependencies(*waits)
+    found = versions(schedule)
+    whole = waits = Dependencies(*found[:3])
     src, dst, own = (column[schedule.heads] for column in (schedule.src, schedule.dst, schedule.route))
     if loops > 1:
         loop, transfer = program_order(schedule, loops)
@@ -199,7 +199,7 @@ def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], 
     nothing = np.zeros(0, np.int64)
     columns = Columns(way, nothing, nothing, number, *whole)
     program = assemble(schedule, params, network, routes, columns, None, loops)
-    return _Frame(program, schedule.by_slot(), reads, owner)
+    return _Frame(program, schedule.by_slot(), found.slots, found.owner)
 
 
 class Columns(NamedTuple):
@@ -295,7 +295,7 @@ def _repeated(waits: Dependencies, loop: Index, transfer: Index) -> Dependencies
     place[loop, transfer] = np.arange(len(transfer), dtype=np.int32)
 
     def moved(edges: Edges) -> Edges:
-        taken = Sets(edges.before, np.diff(edges.first)).taken(transfer)
+        taken = Sets(edges.before.astype(np.int64), np.diff(edges.first)).taken(transfer)
         before = place[np.repeat(loop, taken.counts), taken.members]
         return Edges.between(np.repeat(np.arange(len(transfer)), taken.counts), before, len(transfer))
 

@@ -356,6 +356,14 @@ def _traffic(source: AnySchedule) -> Traffic:
     return Traffic(_most_peers(pairs, size), int(sent.max(initial=0)), source.agents, tuple(rounds))
 
 
+def pairs_of(source: AnySchedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return senders and receivers, (pairs,) each: every pair of ranks or switches between which a schedule sends."""
+    size = source.participants
+    pairs = [distinct(rows.src.astype(np.int64) * size + rows.dst) for _, rows in _steps(source)]
+    src, dst = np.divmod(distinct(np.concatenate([np.zeros(0, np.int64), *pairs])), size)
+    return src, dst
+
+
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:
     """Yield each step with the number of its repetitions; all repetitions have the same senders and receivers."""
     if isinstance(source, Schedule):

@@ -41,7 +41,7 @@ class Transfer(NamedTuple):
     dst: int
     dst_slot: int
     reduce: bool
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # a tuple has a method of this name
     joins: bool = False
 
     @property

@@ -43,8 +43,8 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
     has a block for each rank, blocks are permuted with their ranks. An order must leave the root in its place, and for
     send_recv the rank behind the root; the proof of the result fails for any other order.
     """
-    if schedule.routes:
-        raise ScheduleError(f"{schedule.name}: transfers with routes of their own cannot run in copies")
+    if schedule.routes and any(order != tuple(range(len(order))) for order in orders):
+        raise ScheduleError(f"{schedule.name}: transfers with routes of their own cannot change places in copies")
     schedule, times = schedule.by_slot(), len(orders)  # a copy may move the slots of a run apart
     each, width = _parts(schedule), schedule.n_slots - schedule.n_chunks
     names = ("src", "src_slot", "dst", "dst_slot")
@@ -59,10 +59,10 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
         for name in names:
             columns[name].append((place if name.endswith("slot") else rank)[getattr(schedule, name)])
     # transfer i of all copies, then transfer i + 1: steps stay in order, and copies alternate within a step
-    order = schedule.taken(np.repeat(np.arange(schedule.transfers), times))
-    copy = np.repeat(np.tile(np.arange(times), schedule.transfers), order.counts)
-    rows = {name: np.stack(found)[copy, order.members] for name, found in columns.items()}
-    more = {name: getattr(schedule, name)[order.members] for name in ("step", "reduce", "count", "joins")}
+    rows_of = schedule.taken(np.repeat(np.arange(schedule.transfers), times))
+    copy = np.repeat(np.tile(np.arange(times), schedule.transfers), rows_of.counts)
+    rows = {name: np.stack(found)[copy, rows_of.members] for name, found in columns.items()}
+    more = {name: getattr(schedule, name)[rows_of.members] for name in ("step", "reduce", "count", "joins", "route")}
     return schedule.replace(n_chunks=schedule.n_chunks * times, **rows, **more)
 
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 from extras import batches
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import ENTRIES, RANKS_ONLY, program, schedule, star
+from networks import ENTRIES, RANKS_ONLY, full_mesh, program, schedule, star
 from oracle import (
     Change,
     Message,
@@ -41,7 +41,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params, dependencies
-from simcoll.errors import InputError, StuckError
+from simcoll.errors import InputError, StuckError, TopologyError
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link as TopologyLink
 
@@ -219,6 +219,34 @@ def test_loops_count_what_is_sent(entry: tuple[str, str], monkeypatch: pytest.Mo
     monkeypatch.setattr(engine_run, "MOST_HELD", 0)
     lacking = [check_pieces(*entry, seed) for seed in range(6)]
     assert any(lacking) or not may_be_weighted(entry[0])
+
+
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_a_transfer_takes_its_own_route(sharing: Literal["fifo", "fair"]) -> None:
+    """Transfers with random routes of their own, and some without, take the oracle's times over the named links."""
+    topology, rules = full_mesh(5, TopologyLink(7 * 10**9, latency_ps=300)), Rules(sharing, o_send=50, slots=2)
+    links = list(zip(topology.bandwidths.tolist(), topology.latencies.tolist(), strict=True))
+    number = {name: link for link, name in enumerate(topology.link_names)}
+    for seed in range(20):
+        rng, rows, routes, messages = random.Random(seed), [], [], []
+        for step in sorted(rng.choices(range(4), k=12)):
+            through = rng.sample(range(5), rng.randint(2, 4))
+            slot, (src, *_, dst) = rng.randrange(3), through
+            rows.append((step, src, slot, dst, slot, rng.random() < 0.5))
+            routes.append(tuple(topology.ranks[rank] for rank in through))
+            hops = tuple(number["->".join(ends)] for ends in pairwise(routes[-1]))
+            messages.append(Message(*rows[-1], 1000, hops))
+        route = np.array([-1 if len(way) == 2 else i for i, way in enumerate(routes)], np.int32)
+        plan = Schedule.from_rows(
+            rows, collective="all_reduce", algorithm="own", n=5, n_chunks=3, route=route, routes=tuple(routes)
+        )
+        played = bind(plan, topology, topology.ranks, Params(sharing, o_send=50, slots=2), 3000)
+        whole = event.run(played)
+        check_times(whole, simulate(messages, links, rules), seed)
+        check_fast(played, whole, seed)
+    astray = plan.replace(routes=tuple(tuple(reversed(way)) for way in routes))
+    with pytest.raises(TopologyError, match="does not lead from"):
+        bind(astray, topology, topology.ranks, Params(), 3000)
 
 
 def within_the_clock(run: Callable[..., Timeline | None], *how: Any) -> Timeline | None:
