@@ -144,6 +144,7 @@ class Schedule(_Named):
             | (np.maximum(self.src, self.dst) >= self.participants)
             | (np.minimum(self.src_slot, self.dst_slot) < 0)
             | (self.count < 1)
+            | (np.maximum(self.src_slot, self.dst_slot) > np.int32(2**31 - 1) - self.count)
             | (self.route >= len(self.routes))
         ):
             raise ScheduleError(f"{self.name}: unknown participant, slot or route in transfer {i} ({self.row(int(i))})")

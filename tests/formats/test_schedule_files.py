@@ -20,6 +20,7 @@ from simcoll.errors import InputError, RefusedError
 from simcoll.formats.schedules import goal, msccl, msccl_writer, mscclpp, schedule_json
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.schedule import Schedule
 
 
 def test_a_ring_of_four_is_the_ring(tmp_path: Path):
@@ -73,6 +74,53 @@ def test_a_message_of_several_chunks_is_one_operation(name: str):
     assert sum(sent) == int(schedule.count[schedule.src != schedule.dst].sum()) * (8 << 10) // schedule.n_chunks
     found = read(re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule)))
     assert found.messages == int((schedule.src != schedule.dst).sum()) < found.by_slot().count.sum()
+
+
+SHARED = {"collective": "all_reduce", "algorithm": "own", "ranks": 2, "n_chunks": 8}
+RUNS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 3)), min_size=1, max_size=3)
+
+
+def json_of(*transfers: object) -> str:
+    """A schedule file with these transfers."""
+    return json.dumps({**SHARED, "transfers": transfers})
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 1), RUNS, st.booleans()), max_size=8))
+def test_messages_of_any_slots_come_back_from_json(messages: list[tuple[int, int, int, list[tuple[int, ...]], bool]]):
+    """Law: transfers of one slot, of a run and of several runs are the same after they are written and read, and what
+    is written anew is the same text."""
+    rows = [
+        (step, src, read, dst, written, reduce, count, place > 0)
+        for step, src, dst, runs, reduce in sorted(messages, key=lambda message: message[0])
+        for place, (read, written, count) in enumerate(runs)
+    ]
+    schedule = Schedule.from_rows(rows, collective="all_reduce", algorithm="own", n=2, n_chunks=8)
+    assert schedule.transfers == len(messages)
+    text = schedule_json.dump(schedule)
+    assert schedule_json.parse(text, "x") == schedule and schedule_json.dump(schedule_json.parse(text, "x")) == text
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "said"),
+    [
+        ([1, 2], 1, r"transfer 1 reads runs of \[2\] slots, but writes runs of \[1\]"),
+        ([[1, 2], [5, 1]], [[1, 1], [5, 2]], r"transfer 1 reads runs of \[2, 1\] slots, but writes runs of \[1, 2\]"),
+        ([1, -2], [1, -2], r"transfer 1 moves runs of \[-2\] slots; each must have at least one"),
+        ([], [], r"transfer 1 moves runs of \[\] slots; each must have at least one"),
+        ([-1, 2], [1, 2], r"unknown participant, slot or route in transfer 1 "),
+        ([2**31 - 2, 2], [0, 2], r"unknown participant, slot or route in transfer 1 "),
+        ([0, 2**31], [0, 2**31], r"its transfers move more than 100000000 slots"),
+        ([1, 2, 3], [1, 2, 3], r"transfers.1 is no transfer; write \[step, sender, its slots,"),
+        ([[1, 2], [5]], [[1, 2], [6, 1]], r"transfers.1 is no transfer; write \[step, sender, its slots,"),
+        ("1", 1, r"transfers.1 is no transfer; write \[step, sender, its slots,"),
+    ],
+)
+def test_wrong_slots_are_one_error(read: object, written: object, said: str):
+    """Runs of no length, of unequal lengths, outside the slots that there can be, or of another form."""
+    with pytest.raises(InputError) as error:
+        schedule_json.parse(json_of([0, 0, [0, 8], 1, [0, 8], 1], [1, 1, read, 0, written, 0]), "own.json")
+    assert str(error.value).startswith("own.json:1:1: ") and "\n" not in str(error.value)
+    assert re.search(said, str(error.value))
 
 
 def test_exported_programs_keep_the_executors_rules():

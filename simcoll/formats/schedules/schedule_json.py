@@ -27,6 +27,10 @@ MOST: Final = 10**8  # most (rank, chunk) pairs of a schedule from a file
 _RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
 
 
+FORM: Final = (
+    "[step, sender, its slots, receiver, its slots, 0 or 1 to reduce], where slots are a number, [first, how many] or "
+    "a list of such pairs; a list of the devices on its route may follow"
+)
 _Slots = StrictInt | tuple[StrictInt, StrictInt] | list[tuple[StrictInt, StrictInt]]  # slot, run, runs
 
 
@@ -106,13 +110,17 @@ def _slots(first: NDArray[Any], count: NDArray[Any]) -> int | list[int] | list[l
 
 
 def _schedule(found: _File) -> Schedule:
-    """Return the schedule; raises ScheduleError if a transfer writes other runs than it reads."""
-    rows, route, routes = list[tuple[int, ...]](), list[int](), dict[tuple[str, ...], int]()
+    """Return the schedule; raises ScheduleError if a transfer writes other runs than it reads, or no slot."""
+    rows, route, routes, moved = list[tuple[int, ...]](), list[int](), dict[tuple[str, ...], int](), 0
     for number, (step, src, read, dst, written, reduce, *own) in enumerate(found.transfers):
         runs = [_runs(slots) for slots in (read, written)]
         counts = [[count for _, count in run] for run in runs]
-        if counts[0] != counts[1] or not counts[0]:
+        if counts[0] != counts[1]:
             raise ScheduleError(f"transfer {number} reads runs of {counts[0]} slots, but writes runs of {counts[1]}")
+        if min(counts[0], default=0) < 1:
+            raise ScheduleError(f"transfer {number} moves runs of {counts[0]} slots; each must have at least one")
+        if (moved := moved + sum(counts[0])) > MOST:
+            raise ScheduleError(f"its transfers move more than {MOST} slots")
         for place, ((src_slot, count), (dst_slot, _)) in enumerate(zip(*runs, strict=True)):
             rows.append((step, src, src_slot, dst, dst_slot, reduce, count, place > 0))
             route.append(routes.setdefault(own[0], len(routes)) if own else -1)
@@ -164,6 +172,8 @@ def parse(text: str, source: str) -> Schedule:
         return _schedule(found)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"][0] == "transfers" and len(first["loc"]) > 1:  # what pydantic says names each form of slots
+            raise InputError(f"{source}:1:1: transfers.{first['loc'][1]} is no transfer", f"write {FORM}") from None
         key = ".".join(map(str, first["loc"]))
         raise InputError(f"{source}:1:1: {key}: {first['msg']}", "see `simcoll show --json`") from None
     except (ScheduleError, ValueError, OverflowError) as error:
