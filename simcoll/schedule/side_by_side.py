@@ -29,7 +29,8 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
     order = np.argsort(np.concatenate([s.step for s in schedules]), kind="stable")
     columns = [np.concatenate(column)[order] for column in zip(*(s.columns for s in schedules), strict=True)]
     groups = tuple(g for s in schedules for g in s.groups)
-    return first.replace(groups=groups, **dict(zip(COLUMNS, columns, strict=True)))
+    none = np.zeros(0, np.int32)  # the default: no routes
+    return first.replace(groups=groups, route=none, **dict(zip(COLUMNS, columns, strict=True)))
 
 
 # --- copies ---
