@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
-from simcoll.formats.measured.gpu_names import contradiction
-from simcoll.nccl.algorithm_names import SCHEDULES, name_of
+from simcoll.formats.measured.gpu_names import contradiction, named, ruled_out
+from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowered_call import library
 from simcoll.prediction.placed_topology import network_of
@@ -25,8 +26,9 @@ from simcoll.scenario.scenario import machine_named
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS, collective
-from simcoll.schedule.names import WORKLOAD
+from simcoll.schedule.names import ALGORITHMS, WORKLOAD
 from simcoll.topology import topology_builder
+from simcoll.topology.machine_files import hosts_of, shipped_systems
 from simcoll.units import float_of
 from simcoll.workload.workload_keys import Composition, Ddp
 
@@ -70,6 +72,13 @@ def _computing(spec: Ddp | Composition, times: Sequence[int]) -> dict[str, Any]:
     return {"forward": forward, "layers": tuple(layers), "optimizer": optimizer}
 
 
+def question(row: MeasuredRow) -> Hashable:
+    """Return what of a row decides its points (`RowQuestions.points`): rows with equal questions have equal points."""
+    read = [item for item in row.others.items() if item[0] in ("op", "root") or "." in item[0]]
+    said = row.collective, row.algorithm, row.protocol, row.ranks, row.nodes, row.size_bytes, row.dtype
+    return (*said, row.harness, row.library_version, *read)
+
+
 class RowQuestions:
     """Turns measured rows into points on the system or topology file called `name`.
 
@@ -88,7 +97,9 @@ class RowQuestions:
         self.system, self.profile = system, profile_of(system) if system else None
         self.related = fitting  # a fit may begin with the profile of a related GPU
         self.generation = system.gpu.generation if system and system.gpu else None
-        self.network = network_of(spec.system) if spec.system else None
+        self.network = network_of(system) if spec.system else None
+        self.nodes = spec.nodes  # of rows that do not say
+        self.trays = hosts_of(system) if system and system.counts.get("gpu") else 1
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number
 
     def points(self, row: MeasuredRow) -> list[Point]:
@@ -98,9 +109,12 @@ class RowQuestions:
         rows and `sets` that make no point, and for a profile that is not for these GPUs.
         """
         known = ("auto", *registry.names(row.collective))
-        nodes, algorithm = row.nodes or 1, row.algorithm or "auto"
+        nodes, algorithm = self._nodes(row), row.algorithm or "auto"
         if algorithm not in known:
             algorithm = with_schedule_name(row).algorithm or "auto"
+            if algorithm in ALGORITHMS and row.collective in COLLECTIVES and row.harness != "library":
+                # NCCL runs a ring if NCCL_ALGO names an algorithm that the collective has not
+                algorithm = SCHEDULES["ring", row.collective]
         if row.collective == WORKLOAD or algorithm.partition("(")[0] not in known:
             return []
         keys: dict[str, Any] = {
@@ -128,17 +142,40 @@ class RowQuestions:
         points = list(map(_with_nccl_name, points))
         return points if self.fitting else list(map(_as_known, points))
 
+    def _nodes(self, row: MeasuredRow) -> int:
+        """Return the number of nodes of a row. Logs count hosts: those of one NVLink domain are one node of a rack."""
+        if row.nodes and self._of_trays(row):
+            return self.nodes or -(-row.nodes // self.trays)
+        return row.nodes or self.nodes or 1
+
+    def _of_trays(self, row: MeasuredRow) -> bool:
+        """Return whether the row's nodes are trays of a rack: more ranks a node would not fit a tray."""
+        gpus = self.system.counts.get("gpu", 0) if self.system else 0
+        return (
+            self.trays > 1 and row.nodes is not None and row.nodes > 1 and row.ranks <= row.nodes * gpus // self.trays
+        )
+
     def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
         """Return a line that names the rows' GPUs if the system has other GPUs; else None."""
         gpu = self.system.gpu if self.system else None
-        return contradiction(rows, self.name, gpu.model) if gpu else None
+        odd = contradiction(rows, self.name, gpu.model) if gpu else None
+        if odd is None:
+            return None
+        shipped, names = map(topology_builder.load_system, shipped_systems()), named(rows)
+        such = [file.name for file in shipped if file.gpu and not ruled_out(names, file.gpu.model)]
+        return f"{odd}; for such GPUs: {', '.join(such)}" if such else f"{odd}; no shipped machine has such GPUs"
 
     def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
         """Return a warning if rows name other GPUs, and one if rows put several ranks on a host that has one."""
         odd = self.other_gpus(rows)
         other = [row for row in rows if self.bare and row.nodes not in (None, row.ranks)]
         many = f"{len(other)} of {len(rows)} rows say that several ranks share a node, and {self.name} has one on each"
-        return [f"{odd}: check --on"] * bool(odd) + [f"{many}: check --on"] * bool(other)
+        trays = [row for row in rows if self._of_trays(row)]
+        domain = (
+            f"nodes of {len(trays)} of {len(rows)} rows are taken to be hosts of {self.name}, {self.trays} of which"
+        )
+        joined = f"{domain} share one NVLink domain: as few domains as hold them are predicted"
+        return [f"{odd}: check --on"] * bool(odd) + [f"{many}: check --on"] * bool(other) + [joined] * bool(trays)
 
     def _library(self, row: MeasuredRow) -> dict[str, Any]:
         """Return keys for the row's library: no fitted profile for `p2p` rows, else profile, release, protocol."""
@@ -147,7 +184,9 @@ class RowQuestions:
         if self.profile is None:
             return {}
         release = nearest(row.library_version, row.collective) if row.library_version else None
-        keys = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}
+        forced = {name.upper(): row.others.get(f"env.{name}") for name in ("nccl_algo", "nccl_proto")}
+        env = {name: text for name, text in forced.items() if text and row.collective in COLLECTIVES}
+        keys = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row), "env": env}
         return {key: value for key, value in keys.items() if value}
 
     def _protocol(self, row: MeasuredRow) -> str | None:
@@ -199,14 +238,14 @@ def suspicious(rows: Sequence[MeasuredRow]) -> list[bool]:
     Flags of ENOUGH or more neighbouring sizes with similar times are removed: some networks serve small messages in
     another way. The rule uses only measured times, so that a bad prediction cannot flag a row.
     """
-    least: dict[tuple[Any, int], float] = {}  # (series, size) -> shortest time of at least twice that size
-    for key, members in grouped(rows, _size_series).items():
-        for size in {row.size_bytes for row in members}:
-            times = (row.time_us for row in members if row.size_bytes >= 2 * size)
-            least[key, size] = min(times, default=math.inf)
-    flags = [row.time_us > TOO_LONG * least[_size_series(row), row.size_bytes] for row in rows]
-    for numbers in grouped(range(len(rows)), lambda i: _size_series(rows[i])).values():
-        for run in _runs(rows, sorted(numbers, key=lambda i: rows[i].size_bytes), flags):
+    flags = [False] * len(rows)
+    for numbers in grouped(range(len(rows)), list(map(_size_series, rows)).__getitem__).values():
+        numbers.sort(key=lambda i: rows[i].size_bytes)
+        sizes, times = np.array([(rows[i].size_bytes, rows[i].time_us) for i in numbers], np.float64).T
+        least = np.append(np.minimum.accumulate(times[::-1])[::-1], np.inf)  # the shortest time from a row on
+        for i, late in zip(numbers, times > TOO_LONG * least[np.searchsorted(sizes, 2 * sizes)], strict=True):
+            flags[i] = bool(late)
+        for run in _runs(rows, numbers, flags):
             if len({rows[i].size_bytes for i in run}) >= ENOUGH:
                 for i in run:
                     flags[i] = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument(
     "kind",
     default="algorithms",
-    type=click.Choice(["algorithms", "collectives", "topologies", "scenarios", "profiles"]),
+    type=click.Choice(["algorithms", "collectives", "topologies", "systems", "scenarios", "profiles"]),
 )
 def list_(kind: str) -> None:
     """List what simcoll knows."""

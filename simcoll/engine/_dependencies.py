@@ -62,8 +62,8 @@ def versions(schedule: Schedule) -> Versions:
     else:
         owner = np.cumsum(~rows.joins, dtype=np.int32) - np.int32(1)
         adds = np.logical_or.reduceat(adds, rows.heads)
-    edges = [_between_transfers(column, owner, transfers) for column in (reads, chain)]
-    return Versions(*edges, adds, reads, owner)
+    waits = [_between_transfers(column, owner, transfers) for column in (reads, chain)]
+    return Versions(waits[0], waits[1], adds, reads, owner)
 
 
 def _between_transfers(before: Ints, owner: Ints, count: int) -> Edges:

@@ -6,6 +6,7 @@ shared by programs of all sizes, rates and latencies.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from simcoll.config.numpy_helpers import Sets, distinct
 from simcoll.engine._dependencies import Edges, ahead, inherited, numbered, versions
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
-from simcoll.errors import Diagnostic, InputError
+from simcoll.errors import Diagnostic, InputError, TopologyError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
@@ -126,7 +127,7 @@ class _Frame:
         if slots and slots not in self.credits:
             if len(self.credits) >= MOST_CREDITS:
                 self.credits.clear()
-            connection = program.way  # one route for each (sender, receiver) pair
+            connection = program.way if not program.schedule.routes else numbered(program.src, program.dst)[0]
             if program.params.channels > 1:
                 number = _channel_numbers(program.schedule, program.loops, program.params)
                 connection, _ = numbered(connection, number)
@@ -149,7 +150,7 @@ class _Frame:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
                 self.kinds.clear()
             kind = np.full(len(self.reads), len(every), np.int32)
-            first, slots = self._first()
+            first, slots = _inputs(self.slots, self.reads)
             kind[first] = which[slots]
             carried = inherited(self.reads, kind)
             if loops > 1:
@@ -160,8 +161,8 @@ class _Frame:
             sizes = np.append(sizes % piece, piece)
         carried, memo = self.kinds[key]
         if len(carried) > len(self.program):  # some transfers move several slots
-            sizes, carried = np.unique(self._rows.sums_in_order(sizes[carried]), return_inverse=True)
-            return sizes, carried.astype(np.int32), {}
+            sums, number = np.unique(self._rows.sums_in_order(sizes[carried]), return_inverse=True)
+            return sums, number.astype(np.int32), {}
         return sizes, carried, memo
 
     @cached_property
@@ -175,34 +176,30 @@ class _Frame:
         """A dictionary of the fields of `program`, by name."""
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
 
-    def _first(self) -> tuple[Index, Index]:
-        """Return the rows of `slots` that send a rank's own input; and for each such row the index of the slot it reads
-        in the flattened array (ranks, n_chunks)."""
-        schedule = self.slots
-        first = np.flatnonzero(self.reads == NONE).astype(np.int32)
-        first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
-        place = schedule.src[first] * np.int64(schedule.n_chunks) + schedule.src_slot[first]
-        return first, place.astype(np.uint32)  # sizes of more slots would fit no memory
-
 
 _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
 
 
 def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int) -> _Frame:
-    *waits, reads, owner = versions(schedule)
-    whole = waits = Dependencies(*waits)
-    src, dst = schedule.src[schedule.heads], schedule.dst[schedule.heads]
+    found = versions(schedule)
+    whole = waits = Dependencies(*found[:3])
+    src, dst, own = (column[schedule.heads] for column in (schedule.src, schedule.dst, schedule.route))
     if loops > 1:
         loop, transfer = program_order(schedule, loops)
         whole = _repeated(waits, loop, transfer)
-        src, dst = src[transfer], dst[transfer]
+        src, dst, own = src[transfer], dst[transfer], own[transfer]
     number = _channel_numbers(schedule, loops, params)
     way, ways = numbered(src, dst)
-    routes = _routes(src, dst, way, ways, network, devices)
+    if schedule.routes:
+        way, ways = numbered(way, own + np.int32(1))
+        some = np.unique(way, return_index=True)[1]
+        routes = _own_routes(schedule, src[some], dst[some], own[some], network, devices)
+    else:
+        routes = _routes(src, dst, way, ways, network, devices)
     nothing = np.zeros(0, np.int64)
     columns = Columns(way, nothing, nothing, number, *whole)
     program = assemble(schedule, params, network, routes, columns, None, loops)
-    return _Frame(program, schedule.by_slot(), reads, owner)
+    return _Frame(program, schedule.by_slot(), found.slots, found.owner)
 
 
 class Columns(NamedTuple):
@@ -283,6 +280,7 @@ def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slot
         reduce=schedule.reduce[rows],
         count=schedule.count[rows],
         joins=schedule.joins[rows],
+        route=schedule.route[rows],
     )
     number = np.broadcast_to(_channel_numbers(schedule, program.loops, params), len(program))[left]
     columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(some))
@@ -297,7 +295,7 @@ def _repeated(waits: Dependencies, loop: Index, transfer: Index) -> Dependencies
     place[loop, transfer] = np.arange(len(transfer), dtype=np.int32)
 
     def moved(edges: Edges) -> Edges:
-        taken = Sets(edges.before, np.diff(edges.first)).taken(transfer)
+        taken = Sets(edges.before.astype(np.int64), np.diff(edges.first)).taken(transfer)
         before = place[np.repeat(loop, taken.counts), taken.members]
         return Edges.between(np.repeat(np.arange(len(transfer)), taken.counts), before, len(transfer))
 
@@ -305,6 +303,25 @@ def _repeated(waits: Dependencies, loop: Index, transfer: Index) -> Dependencies
 
 
 # --- sizes ---
+
+
+def slot_bytes(schedule: Schedule, nbytes: int, itemsize: int = 1, weights: object = None) -> NDArray[np.int64]:
+    """Return the bytes that each row of `schedule.by_slot()` moves, in all loops together, int64 (rows,). Arguments and
+    errors are those of `bind`."""
+    reads = versions(schedule).slots
+    first, slots = _inputs(schedule.by_slot(), reads)
+    size = np.zeros(len(reads), np.int64)
+    size[first] = _held(schedule, nbytes, itemsize, weights).reshape(-1)[slots]
+    return inherited(reads, size)
+
+
+def _inputs(rows: Schedule, reads: Index) -> tuple[Index, Index]:
+    """Return the rows of a schedule by slot that send a rank's own input; and for each such row the index of the slot
+    it reads in the flattened array (ranks, n_chunks). `reads`: the row that wrote the value a row sends, or NONE."""
+    first = np.flatnonzero(reads == NONE).astype(np.int32)
+    first = first[(rows.src[first] < rows.n) & (rows.src_slot[first] < rows.n_chunks)]
+    place = rows.src[first] * np.int64(rows.n_chunks) + rows.src_slot[first]
+    return first, place.astype(np.uint32)  # sizes of more slots would fit no memory
 
 
 def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
@@ -369,3 +386,23 @@ def _routes(
         what = f"{ways} routes of {hop[-1]} links in all are more than {MOST_HOPS} links"
         raise InputError([Diagnostic(what, "ask for fewer ranks", "ranks")])
     return ProgramRoutes(src, dst, hop.astype(np.int32), links.astype(np.int32, copy=False))
+
+
+def _own_routes(
+    schedule: Schedule, src: Index, dst: Index, own: Index, network: RoutedNetwork, devices: Sequence[str]
+) -> ProgramRoutes:
+    """Return the routes of which some are the schedule's own (`own`, (ways,): their indices, or −1). Raises
+    TopologyError if a route does not lead from its sender's device to its receiver's over links that there are."""
+    found = []
+    for a, b, number in zip(src.tolist(), dst.tolist(), own.tolist(), strict=True):
+        way = (devices[a], devices[b]) if number < 0 else schedule.routes[number]
+        if (way[:1], way[-1:]) != ((devices[a],), (devices[b],)):
+            what = f"{schedule.name}: the route {'->'.join(way)} does not lead from {devices[a]} to {devices[b]}"
+            raise TopologyError(what, "begin and end a route with the devices of sender and receiver")
+        hops = {ends: network.route(*ends) for ends in itertools.pairwise(way)}
+        for (u, v), links in hops.items():
+            if number >= 0 and len(links) != 1:
+                raise TopologyError(f"{schedule.name}: there is no link {u}->{v}", "name every device of a route")
+        found.append([link for links in hops.values() for link in links])
+    hop = np.cumsum([0, *map(len, found)], dtype=np.int32)
+    return ProgramRoutes(src, dst, hop, np.fromiter(itertools.chain.from_iterable(found), np.int32, hop[-1]))

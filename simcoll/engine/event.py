@@ -638,6 +638,6 @@ def _dead(run: _EventRun, i: int) -> tuple[str, int | None]:
     if not changes or dead not in since or dead not in changes.timeouts:
         return problem, None
     patience = changes.timeouts[dead]
-    when = max(since[dead], run.started[i]) + patience
-    since_us, when_us = (exact_us(ps).rstrip("0").rstrip(".") for ps in (since[dead], when))
+    when = max(since[dead], run.started[i]) + patience + changes.began
+    since_us, when_us = (exact_us(ps).rstrip("0").rstrip(".") for ps in (since[dead] + changes.began, when))
     return f"{problem} since {since_us} us; timed out at {when_us} us, after {format_duration(patience)}", when

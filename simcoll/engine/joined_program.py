@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simcoll.config.numpy_helpers import Array
+from simcoll.engine._dependencies import Edges
 from simcoll.engine.binding import check_room
 from simcoll.engine.program import Program, ProgramRoutes, Tasks, grouped
-from simcoll.engine.timing_model import NONE, Edges, Index, Params, RoutedNetwork
+from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
 from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.schedule import COLUMNS, Schedule
 

@@ -41,7 +41,8 @@ class LinkChanges:
     If the `turn` of a change is not NONE, its link is down and is found dead at that time. From then on transfers take
     route `way_after[turn, r]` in place of route r, also chunks that the link has not served yet. `way_after` is int32
     (turns + 1, ways); its row 0 keeps every route. Changes are sorted by time, then by turn; each turn has one time.
-    `timeouts` holds by link how long (ps) transfers wait for a link that stays down before the run fails.
+    `timeouts` holds by link how long (ps) transfers wait for a link that stays down before the run fails. Errors tell
+    times that count from `began` ps before the run.
     """
 
     at: Index
@@ -50,6 +51,7 @@ class LinkChanges:
     turn: Index
     way_after: NDArray[np.int32]
     timeouts: Mapping[int, int] = field(default_factory=dict)
+    began: int = 0
 
     @cached_property
     def turns(self) -> Index:

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.numpy_helpers import Numbers, Sets, pieces
+from simcoll.engine._dependencies import Edges
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.timeline import Totals
-from simcoll.engine.timing_model import NONE, Edges, Index, Params, service_ps
+from simcoll.engine.timing_model import NONE, Index, Params, service_ps
 from simcoll.schedule.schedule import Schedule
 
 Memo = dict[str, tuple[tuple[object, ...], Any]]  # of `Program.once`

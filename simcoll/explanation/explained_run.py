@@ -20,7 +20,6 @@ from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
 from simcoll.prediction.predictions import LAUNCHING, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.scenario.faults import struck
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.workload.plan import Work
@@ -93,7 +92,7 @@ class ExplainedRun:
     def spans(self) -> dict[int, list[BandwidthSpan]]:
         """Return, by link number, how the link's bandwidth changes over time; links that never change are left out."""
         healthy = dataclasses.replace(self.ran.program, changes=None)
-        changes = struck(healthy, self.ran.topology, self.ran.scenario.faults, self.ran.launch_ps).changes
+        changes = self.ran.with_faults(healthy, self.ran.scenario.faults).changes
         return changes.spans(self.ran.program.bandwidths) if changes else {}
 
     def shares(self) -> dict[tuple[str, str | None], int]:

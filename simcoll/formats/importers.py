@@ -18,7 +18,7 @@ from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you
 from simcoll.formats import measured
 from simcoll.formats.measured import gpu_names
 from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
-from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi
+from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
 from simcoll.formats.topologies._sketch import Sketch
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
@@ -75,8 +75,8 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
 
 
 _WHAT: Final = (
-    "nvidia-smi topo -m, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, node-link JSON, "
-    "or a measured table"
+    "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, "
+    "node-link JSON, or a measured table"
 )
 _TRACES: Final = ('"traceEvents"', '"workload_graph"', '"ctrl_deps"', "is_cpu_op", "comm_type")  # words of traces only
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
@@ -218,6 +218,7 @@ KINDS: Final[Mapping[str, FileKind]] = {  # tried in this order
     "nccl-graph": FileKind(_root(nccl_xml.GRAPHS_ROOT), _topology(nccl_xml.read_graphs)),
     "graphml": FileKind(_root(networkx_graphs.GRAPHML_ROOT), _graph(networkx_graphs.read_graphml)),
     "msccl": FileKind(_root(msccl.ROOT), _msccl),
+    "rocm-smi": FileKind(rocm_smi.looks, _topology(rocm_smi.read)),
     "nvidia-smi": FileKind(nvidia_smi.looks, _topology(nvidia_smi.read)),
     "schedule": FileKind(_json(schedule_json.looks), _schedule(_own)),
     "mscclpp": FileKind(_json(mscclpp.looks), _schedule(mscclpp.read)),

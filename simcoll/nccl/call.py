@@ -1,8 +1,9 @@
 """One call as NCCL runs it: the sizes of its chunks, slices and messages, and the time of each part.
 
-All channels of a call work alike at the same time. So one channel is simulated, with its share of the data; where two
-trees share the data, a pair of channels is simulated. "The simulated channel" means this channel or pair. Kernels are
-described by the costs of a thread block (`kernel_costs`), not by their instructions.
+All channels of a call do the same work at the same time. So one channel is simulated for all that find equal links,
+with its share of the data; where two trees share the data, a pair of channels is simulated. "The simulated channel"
+means this channel or pair. Kernels are described by the costs of a thread block (`kernel_costs`), not by their
+instructions.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ MOST_PIECES: Final = 64  # most pieces of a channel's share of a tree's chain, o
 MOST_LOADED: Final = 256  # most pieces of a symmetric kernel, whose threads load and store at the same time
 MOST_MESSAGES: Final = 4096  # most pieces that a rank sends to all peers
 P2P_PIECE: Final = 4 << 10  # bytes; NCCL aligns the parts of a message to it
+RING_ACCESSES: Final = 3 / 4  # loads and stores of a ring's block, beside those of a block that sends and receives
 NVLS_CHUNK: Final = 128 << 10  # bytes; the default of NCCL_NVLS_CHUNKSIZE
 # (count, bytes): below `count` chunks per channel and head, a chunk has at most so many bytes.
 _NVLS_LESS: Final[tuple[tuple[int, int], ...]] = ((64, 64 << 10), (8, 32 << 10), (2, 16 << 10))
@@ -243,9 +245,10 @@ class NcclCall:
 
     @property
     def stay(self) -> float:
-        """Share of a ring's channels in which a GPU sends to its own node; in the others it sends to another."""
+        """Share of a ring's channels in which the busiest GPU sends to its own node; in the others it sends to another.
+        With fewer NICs than GPUs, channels leave a node beside NICs only: other GPUs send to their own node in all."""
         comm = self.communicator
-        leave = self.schedule == "ring" and comm.nodes > 1 and comm.gpus > 1
+        leave = self.schedule == "ring" and comm.nodes > 1 and 1 < comm.gpus <= self.nics
         return (comm.gpus - 1) / comm.gpus if leave else 1.0
 
     @property
@@ -303,8 +306,9 @@ class NcclCall:
         block = self.block(costs)
         if self.schedule == "nvls_tree":
             # separate warps load, reduce, send up, send down and multicast, each one chunk after another
-            # a rank's connection with its switch stands for one connection, with its own buffer, for each head
-            slots = figures().steps * -(-self.heads // HEADS)
+            # a rank's connection with its switch stands for one connection, with its own buffer, for each head; of more
+            # than eight heads, messages wait for the others' turns
+            slots = figures().steps * (-(-self.heads // HEADS)) ** 2
             return {"channels": self.steps, "channels_by": "step", "slots": slots}
         if self.kind == "NVLS":
             # sums of all heads move together, blocks of all_gather and reduce_scatter one by one
@@ -401,10 +405,11 @@ class NcclCall:
         alone = service(round(self.block_moves), costs.P2P.first)
         return max(0, each * (self.channels - 1) - max(0, on_links - alone))
 
-    def share_of_links(self, costs: Kernels, outer: bool, host: bool = False) -> float:
-        """Return the share of the bandwidth of links that one channel gets. The links are the links within a node, the
-        links to the `host` if data are staged there, or the links to the network (`outer`), where rings use `nics`
-        links. If links limit a call, its channels share the bandwidth that all of them together reach."""
+    def share_of_links(self, costs: Kernels, bandwidth: float, outer: bool, host: bool = False) -> float:
+        """Return the share that one channel gets of links of `bandwidth` B/s. The links are within a node, lead to the
+        `host` if data are staged there, or lead to the network (`outer`), where rings use `nics` links. If links limit
+        a call, its channels share the bandwidth that all of them together reach. Blocks of LL seldom need this much:
+        then each has the links to itself."""
         reach = self.block(costs).reach
         wire = 1.0 if self.kind in ("NVLS", "P2P") else figures().protocols[self.protocol].efficiency
         if host:
@@ -419,8 +424,15 @@ class NcclCall:
             return reach / (2 * self.communicator.ranks)
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
             reach *= self.heads / (self.heads + 1)
-        whole = self.kind == "P2P" or (self.kind == "LL" and not self.by_lines)
-        return reach if whole else reach * wire / (self.alike * self.stay)
+        if self.kind == "P2P":
+            return reach
+        shared = reach * wire / (self.alike * self.stay)
+        by_blocks = self.kind == "LL" and not self.by_lines and self._in_ll(costs) <= shared * bandwidth
+        return reach if by_blocks else shared
+
+    def _in_ll(self, costs: Kernels) -> float:
+        """Return the B/s of data that a channel's blocks pass on in LL at most."""
+        return self.step * PS_PER_S / max(1, self.hop_ps(costs) + self._handled(self.block(costs), self.step))
 
     def by_host(self, costs: Kernels, bandwidth: float) -> float:
         """Return the effective B/s of the links to the host, which have `bandwidth` B/s, if data are staged in the
@@ -443,14 +455,20 @@ class NcclCall:
 
     def handed_on(self, costs: Kernels) -> float:
         """Return the B/s at which blocks of a ring or chain over several nodes pass data on; infinity for no limit.
-        Such blocks receive and send at once, as for messages. Flags of LL128 use a part of the rate. On one node there
-        is no limit: the many channels fill the links, whose measured `reach` includes the blocks' work."""
+        Such blocks receive and send at once, as for messages. A message is loaded and stored twice, by its sender and
+        by its receiver; a ring's block in Simple reads its buffer and its own data, and stores once, or loads once and
+        stores twice. Flags of LL128 use a part of the rate. On one node there is no limit: the many channels fill the
+        links, whose measured `reach` includes the blocks' work."""
         through = self.schedule == "ring" or (self.schedule == "chain" and self.communicator.ranks > 2)
         chained = through and self.communicator.nodes > 1
-        limited = chained and self.kind in ("LL128", "Simple")
-        if not limited or not costs.P2P.both:
-            return math.inf
-        return costs.P2P.both * self.blocks * figures().protocols[self.protocol].efficiency
+        limited = (chained and self.kind in ("LL128", "Simple")) or self.schedule == "nvls_tree"
+        return self._block_rate(costs) * self.blocks if limited else math.inf
+
+    def _block_rate(self, costs: Kernels) -> float:
+        """Return the B/s at which a block of a ring or tree in LL128 or Simple loads and stores; infinity if unknown.
+        A block of NVLSTree copies its data into buffers and sums out of them, as often as that of a message."""
+        accesses = RING_ACCESSES if self.kind == "Simple" else 1.0
+        return costs.P2P.both / accesses * figures().protocols[self.protocol].efficiency or math.inf
 
     @property
     def _searched(self) -> float:
@@ -464,21 +482,29 @@ class NcclCall:
         block: BlockCosts = getattr(costs, self.protocol)
         return block.net + transport.hop_ps(self.mean_on_wire)
 
-    def filled_ps(self, costs: Kernels, bandwidth: int) -> int:
-        """Return the time in ps to fill a message for the NIC, after the first piece that ranks pass on. Chains and
-        trees pass on small pieces, but a proxy sends full steps. A channel has `bandwidth` B/s of the links."""
-        rest = 0 if self.kind in ("NVLS", "P2P") else max(0, self.message - self.handed)
-        took = self._handled(self.block(costs), rest)
-        return took or service(rest, bandwidth)
+    def filled_ps(self, costs: Kernels) -> int:
+        """Return the time in ps to fill a message for the NIC, for a proxy sends full steps of the buffer. With flags
+        beside the data a block writes each line as it comes, so only what follows the first piece that ranks pass on
+        counts. In Simple a block begins when a slice has come."""
+        if self.kind in ("NVLS", "P2P"):
+            return 0
+        rest = self.message if self.kind == "Simple" else max(0, self.message - self.handed)
+        return self._handled(self.block(costs), rest) or round(rest * PS_PER_S / self._block_rate(costs))
+
+    def handled_ps(self, transport: Transport, bandwidth: float) -> float:
+        """Return by how many ps a message between nodes arrives later because proxies handle it before the NIC sends it
+        and after it has arrived. A channel has `bandwidth` B/s of the NIC. The engine lets a message pass at the rate
+        of the slower of proxy and NIC, as if both worked on it at once, which holds for many messages in a row."""
+        if self.kind == "P2P":
+            return 0.0
+        wire = self.sent * PS_PER_S / bandwidth if bandwidth else 0.0
+        beside = (2 - self._both) * self._in_turn * transport.proxy
+        return min(wire, self.proxy_ps(transport) * self.sent) + beside
 
     def proxy_ps(self, transport: Transport) -> float:
         """Return the time in ps that a GPU's proxy needs per byte of the simulated channel's data. It includes the
         messages of all channels that the proxy serves, and both sends and receives if there are both."""
         p2p, nvls = self.algorithm == "p2p", self.kind == "NVLS"
-        if p2p:  # the root of a gather receives only, that of a scatter sends only
-            both = 1 if self.collective in ("gather", "scatter") else 2
-        else:
-            both = 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
         in_host = self.protocol == "LL" and not p2p  # measured sends and receives were not copied
         moved: float = transport.staged_ps(self.on_wire, in_host=in_host)
         read_back = self.protocol == "Simple" and self.communicator.capability < FLUSHED
@@ -487,30 +513,47 @@ class NcclCall:
             moved += transport.late_ps(self.on_wire, max(1.0, self.block_moves / self.sent), self.slots)
         # each channel of NVLS has a head on every GPU; others are shared out among the GPUs near NICs
         channels = 1.0 if p2p else self.alike if nvls else max(1.0, self.alike / self.nics)
-        # a round of the proxy serves all waiting messages: with NVLS those of all channels, which wait for the same
-        # ranks; point to point those of the peers that a block serves at once
-        rounds = 1 / self._served if p2p else 1.0 if nvls else channels
         once = transport.taken_up_ps(self.on_wire) / self.parts.part if self.parts and self.parts.part else 0.0
-        return (rounds * both * transport.proxy + channels * moved) / self.sent + once
+        return (self._in_turn * self._both * transport.proxy + channels * moved) / self.sent + once
+
+    @property
+    def _both(self) -> int:
+        """2 if a proxy sends and receives, 1 if another GPU's proxy receives, or if a root only sends or receives."""
+        if self.algorithm == "p2p":
+            return 1 if self.collective in ("gather", "scatter") else 2
+        return 1 if self.schedule in ("ring", "chain") and self.communicator.gpus > 1 else 2
+
+    @property
+    def _in_turn(self) -> float:
+        """Number of messages that a proxy handles one after the other for each message of the simulated channel. A
+        round of the proxy serves all waiting messages: with NVLS those of all channels, which wait for the same ranks;
+        point to point those of the peers that a block serves at once."""
+        if self.algorithm == "p2p":
+            return 1 / self._served
+        return 1.0 if self.kind == "NVLS" else max(1.0, self.alike / self.nics)
 
     @property
     def _served(self) -> int:
         """Number of point-to-point messages that a proxy serves in one round. It receives several only over one
         connection: with PXN, one connection carries the messages of all GPUs of a node (NCCL's
         src/transport/net.cc)."""
-        comm, parts = self.communicator, self.parts
-        peers = 1 if self.collective == "send_recv" else comm.ranks - comm.gpus
-        return min(p2p_messages.AT_ONCE if comm.pxn else 1, max(1, peers) * (parts.channels if parts else 1))
+        peers = max(1, self.far_peers) * (self.parts.channels if self.parts else 1)
+        return min(p2p_messages.AT_ONCE if self.communicator.pxn else 1, peers)
+
+    @property
+    def far_peers(self) -> int:
+        """Number of ranks on other nodes to which a rank sends point-to-point messages."""
+        return 1 if self.collective == "send_recv" else self.communicator.ranks - self.communicator.gpus
 
     def leg_ps(self, costs: Kernels) -> int:
         """Return the extra time in ps on each of the four links within nodes that NVLSTree uses; 0 for other
         algorithms. It has two parts: the blocks' time for a chunk of all heads, and the time by which such a hop
-        exceeds a hop between nodes. To and from the switch a block waits for flags of all heads, on the other two for
-        one head."""
+        exceeds a hop between nodes. A block serves eight heads at once; of more heads, each waits for the others on
+        every link. To and from the switch a block waits for flags of all heads, on the other two for one head."""
         if self.schedule != "nvls_tree":
             return 0
         waits = costs.NVLS.hop * (self.heads - HEADS) // (2 * HEADS)  # two links of four
-        return waits + service(self.message * self.heads, costs.NVLS.rate) // 4
+        return waits + service(self.message * self.heads, costs.NVLS.rate) * self.heads // (4 * HEADS)
 
     def hop_ps(self, costs: Kernels) -> int:
         """Return the time of a hop in ps: from when one rank has data until the next rank can go on, without the

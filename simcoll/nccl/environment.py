@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar,
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
+from simcoll import units
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, RefusedError, did_you_mean
 from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective
 from simcoll.nccl.transports_between_nodes import Transport
+from simcoll.nccl.tuner_constants import socket_GBps
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
 from simcoll.topology.machine_files import SystemFile
 from simcoll.topology.nccl_graphs import Level, Path
@@ -94,13 +96,15 @@ class SearchSettings:
 
     `p2p_level` (NCCL_P2P_LEVEL; LOC is NCCL_P2P_DISABLE=1): the longest path over which GPUs talk directly. `pxn`:
     whether GPUs may use NICs of other GPUs (NCCL_PXN_DISABLE=0). `cross_nic`: NCCL_CROSS_NIC. `nics`: numbers of the
-    NICs that NCCL may use (NCCL_IB_HCA).
+    NICs that NCCL may use (NCCL_IB_HCA). `socket_GBps`: GB/s between processors, if the release of NCCL assumes other
+    ones than the machine's file has.
     """
 
     p2p_level: Path | None = None
     pxn: bool = True
     cross_nic: Literal[0, 1, 2] = 2
     nics: tuple[int, ...] | None = None
+    socket_GBps: float | None = None  # noqa: N815
 
 
 DEFAULTS: Final = SearchSettings()
@@ -243,13 +247,18 @@ class NcclEnv(Model):
         """Return a copy with NCCL_P2P_DISABLE=1."""
         return self.model_copy(update={"NCCL_P2P_DISABLE": 1})
 
-    def search(self, system: SystemFile) -> SearchSettings:
-        """Return the settings of NCCL's graph search on a system. Raises RefusedError like `unused_nics`."""
-        cross: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
+    def search(self, system: SystemFile, version: str | None = None) -> SearchSettings:
+        """Return the settings of NCCL's graph search on a system, for a release. Raises RefusedError like
+        `unused_nics`."""
+        sockets = [units.parse(rule.bandwidth, "bandwidth") / 1e9 for rule in system.links if rule.kind == "socket"]
+        assumed = socket_GBps(system.cpu.model, version) if system.cpu and system.gpu and sockets else None
+        found: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
         count, unused = system.counts.get("nic", 0), self.unused_nics(system)
         used = tuple(number for number in range(count) if number not in unused)
         nics = used if unused else None
-        return SearchSettings(p2p_level=self._p2p_level, **cross, nics=nics, pxn=not self.NCCL_PXN_DISABLE)
+        other = None if assumed in sockets else assumed
+        found |= {"p2p_level": self._p2p_level, "nics": nics, "pxn": not self.NCCL_PXN_DISABLE, "socket_GBps": other}
+        return SearchSettings(**found)
 
     def unused_nics(self, system: SystemFile) -> tuple[int, ...]:
         """Return the numbers of a node's NICs that NCCL_IB_HCA excludes. Raises RefusedError if it excludes all."""

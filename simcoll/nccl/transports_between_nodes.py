@@ -10,7 +10,7 @@ with half of the latency. Sources: NVIDIA/nccl 2.30, src/proxy.cc and src/transp
 
 from typing import Annotated, Final, Self
 
-from pydantic import Field, StrictBool
+from pydantic import Field, PositiveInt, StrictBool
 
 from simcoll.config.field_types import BandwidthCap, Duration, Share, Size
 from simcoll.config.yaml_tree import Model
@@ -18,7 +18,7 @@ from simcoll.units import PS_PER_S, format_size
 
 # Costs that all networks of a family share: the code by which proxies begin messages is the same, and the time of
 # access to a GPU's memory depends on the host.
-OF_FAMILY: Final = ("operation", "flush")
+OF_FAMILY: Final = ("flush",)
 FLUSHED: Final = 90  # from this compute capability on, NCCL does not read back data that a NIC wrote
 
 
@@ -59,12 +59,16 @@ class Transport(Model):
     """Size up to which messages of a ring or tree find room even if their buffer is not ready."""
     congestion: Annotated[Share, Field(le=4)] = 0.0
     """Share by which an all-to-all takes longer if other nodes send to its receivers all the time."""
+    window: PositiveInt = 8
+    """Number of receivers to which a sender has messages under way, of which any may go first. NCCL serves eight peers
+    at a time. Queues of links between switches let only their oldest message go: 1."""
 
     @property
-    def settings(self) -> dict[str, bool | str]:
+    def settings(self) -> dict[str, bool | int | str]:
         """Return the settings among the keys (not the costs) that differ from their defaults, as values for a file."""
         sizes = {"copied_above": self.copied_above, "sent_at_once": self.sent_at_once, "held": self.held}
-        found: dict[str, bool | str] = {} if self.gpudirect else {"gpudirect": False}
+        found: dict[str, bool | int | str] = {} if self.gpudirect else {"gpudirect": False}
+        found |= {} if self.window == Transport.plain().window else {"window": self.window}
         return found | {key: format_size(size) for key, size in sizes.items() if size is not None}
 
     def without_gpudirect(self) -> Self:
@@ -96,9 +100,10 @@ class Transport(Model):
         copied = self.staging and (in_host or not self.gpudirect)
         return -(-nbytes * PS_PER_S // self.staging) if copied else 0
 
-    def crowded(self, contention: float) -> float:
+    def crowded(self, contention: float, peers: int) -> float:
         """Return the share of the NICs' bandwidth that an all-to-all reaches. `contention` is the share of time in
-        which other senders occupy a receiver.
+        which other senders occupy a receiver. A sender with no more `peers` than its `window` serves all of them at
+        once, at equal shares of each receiver, and loses nothing.
 
         If only the head of a queue may go, as on links between switches, head-of-line blocking limits the throughput.
         With n senders and n receivers the throughput is 1, 0.75, … 0.59 for n = 1, 2, … ∞ (Karol, Hluchyj and Morgan,
@@ -107,7 +112,7 @@ class Transport(Model):
         peers at a time and sends to the first whose receiver is free: the throughput for large n is 0.88 (Hluchyj and
         Karol, "Queueing in high-performance packet switching", 1988, a window of 8), a `congestion` of 14 %.
         """
-        return 1.0 / (1.0 + self.congestion * contention)
+        return 1.0 / (1.0 + self.congestion * contention) if peers > self.window else 1.0
 
 
 NO_TRANSPORT: Final = Transport.plain()

@@ -113,5 +113,5 @@ def _hub_of(topology: Topology, node: int | None) -> str:
 
 
 def _together(links: Sequence[Link]) -> Link:
-    first = links[0]
-    return Link(sum(link.bandwidth for link in links), latency_ps=first.latency_ps, kind=first.kind)
+    latency = max(link.latency_ps for link in links) // 2  # a call ends with its slowest channel; two links are one
+    return Link(sum(link.bandwidth for link in links), latency_ps=latency, kind=links[0].kind)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.grouping import grouped
-from simcoll.config.numpy_helpers import Numbers, distinct
+from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
 from simcoll.engine.binding import written_out
 from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
@@ -167,7 +167,8 @@ def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], mo
     Schedules are not proved here, and keys that the scenario sets keep their values."""
     given = scenario.model, load_profile(scenario.profile).model
     free = {name for name in ModelSpec.model_fields if all(getattr(model, name) is None for model in given)}
-    alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks do
+    alone = not (scenario.weights or scenario.subgroups or scenario.arrivals)  # copies differ where ranks or links do
+    alone = alone and _equal_links(network)
 
     def way(alike: int = 1, **values: object) -> _Variant:
         own = {name: value for name, value in values.items() if name in free}
@@ -221,6 +222,16 @@ def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], mo
                 yield way(alike, copies=whole, channels=PER_PEER, chunk=slot if parts > 1 else WHOLE)
         if alone and "copies" in free:
             yield from of_long_call(source, len(copy_orders(split, network, places)))
+
+
+def _equal_links(network: Topology) -> bool:
+    """Whether all links between devices of the same kinds have equal bandwidths and latencies; of links between
+    switches, those at the same places of the fabric. Only then does one copy of a schedule stand for copies with ranks
+    in other orders."""
+    kinds = network.of_ends(numbers_of(network.kinds.values()))
+    places = np.where(network.trunks, alike(network), -1)
+    first, number = sorted_out(numbers_of(network.link_kinds), *kinds.T, places)
+    return all((column == column[first][number]).all() for column in (network.bandwidths, network.latencies))
 
 
 def _on_the_way(network: Topology, places: Sequence[str]) -> int:

@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Final, Self
 
 from numpy.typing import NDArray
 
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.placed_topology import placed, rated_topology, scaled, served_by
 from simcoll.prediction.schedules import copy_orders
 from simcoll.prediction.work_limits import check_work
+from simcoll.scenario.faults import Fault, struck
 from simcoll.scenario.launch import Process, processes, uploads
 from simcoll.scenario.profile import CostSetting, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
@@ -131,6 +133,14 @@ class PlainCall:
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return, for each link number in `used`, the links that carry equal traffic at the same time."""
         return {link: (link,) for link in used}
+
+    def struck(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the call's program with the changes of links that faults cause. Raises InputError."""
+        return struck(program, self.network, faults, self.launch_ps)
+
+    def differing(self) -> list[Self]:
+        """Return the calls to simulate, of which the slowest is the answer: the channels that find different links."""
+        return [self]
 
     @property
     def launch_ps(self) -> int:

@@ -29,7 +29,7 @@ from simcoll.nccl.protocols import figures, slice_bytes
 from simcoll.nccl.transports_between_nodes import FLUSHED
 from simcoll.nccl.transports_within_node import HOST
 from simcoll.prediction.lowered_call import PlainExecutor
-from simcoll.prediction.nccl_calls import GpuCall, communicator_of, gpus_of, least_between, system_of, wires_of
+from simcoll.prediction.nccl_calls import GpuCall, communicator_of, gpus_of, least_between, wires_of
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology
 from simcoll.prediction.schedules import StepTraffic, Traffic, copy_orders, source_of
 from simcoll.scenario.profile import CostSetting, ModelSpec, PullCosts
@@ -37,6 +37,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Topology
+from simcoll.topology.topology_builder import described
 
 # Thread blocks of one kernel: microsoft/msccl gives a program channels × instances of them, and leaves SMs to others.
 MOST_BLOCKS: Final = 64
@@ -91,7 +92,8 @@ class KernelCall(GpuCall, ABC):
         sorts, proxied = self.wires.sorts[0], self._proxied
         rates = np.array([sort.bandwidth * self._share(sort.kind) for sort in sorts], np.float64)
         if self.communicator.nodes > 1 and self._to_all:
-            rates[[sort.of_nic for sort in sorts]] *= self.transport.crowded(self.wires.contention)
+            peers = len(self.places) - self.communicator.gpus
+            rates[[sort.of_nic for sort in sorts]] *= self.transport.crowded(self.wires.contention, peers)
         return rates, np.array([proxied if proxied and sort.proxied else math.inf for sort in sorts])
 
     @property
@@ -116,7 +118,7 @@ class KernelCall(GpuCall, ABC):
         hop, net, host = self._hops
         into_host = self.rated.between_kinds(HOST)[:, 1]
         latencies = np.where(self.wires.to_network, net // 2, self.wires.from_gpus * hop) + into_host * host
-        found: Index = np.maximum(latencies.astype(np.int64), 1)
+        found: Index = np.maximum(latencies.astype(np.int64), 1) + self.wires.excess
         return found
 
     @property
@@ -182,7 +184,7 @@ class PrimitivesCall(KernelCall):
 
     def _share(self, kind: str) -> float:
         reach = self._block.reach if kind in self.wires.inner else 1.0
-        return self.costs.efficiency(kind, self.network_costs) * reach * self._wire
+        return self.efficiency(kind) * reach * self._wire
 
     @property
     def _hops(self) -> tuple[int, int, int]:
@@ -318,7 +320,7 @@ class MessagesCall(KernelCall):
 
     def _share(self, kind: str) -> float:
         reach = self.kernels.P2P.reach if kind in self.wires.inner else 1.0
-        return self.costs.efficiency(kind, self.network_costs) * reach
+        return self.efficiency(kind) * reach
 
     @property
     def _proxied(self) -> float:
@@ -395,7 +397,7 @@ class KernelExecutor(PlainExecutor):
             algorithm=scenario.algorithm,
             protocol=scenario.protocol,
             wires=wires,
-            network_costs=network_of(system_of(scenario)),
+            network_costs=network_of(described(scenario.topology)),
             traffic=proved.traffic,
             chunk_bytes=-(-scenario.nbytes // grain) * scenario.itemsize,
             between=between or self._slowest(rated, places),

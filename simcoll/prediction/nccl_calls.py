@@ -1,21 +1,23 @@
-"""Turn calls into simulations of NCCL's kernels: one channel is simulated on its links, and stands for all channels."""
+"""Turn calls into simulations of NCCL's kernels: a channel is simulated on its links, and stands for channels that find
+equal links."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
-from simcoll.config.numpy_helpers import Numbers, numbers_of, sorted_out
+from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
+from simcoll.engine.program import Program
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
@@ -28,14 +30,22 @@ from simcoll.nccl.transports_between_nodes import NO_TRANSPORT, Transport
 from simcoll.nccl.transports_within_node import HOST, by_host, host_links, staged, with_hubs
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
-from simcoll.scenario.profile import CostSetting, ModelSpec, Profile
+from simcoll.prediction.schedules import pairs_of, source_of
+from simcoll.scenario.faults import ChangingLinks, Fault, struck, with_less
+from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.routing import Route
+from simcoll.topology.topology_builder import described
 
 NONE: Final = -1
+# ps of each kind of link on the machines whose measured rows the costs of hops were fitted to. The costs contain these.
+USUAL_LATENCIES: Final = {"nvlink": 300_000, "xgmi": 300_000, "c2c": 300_000, "socket": 300_000, "pcie": 250_000,
+                          "trunk": 300_000}  # fmt: skip
+OTHER_LATENCY: Final = 500_000  # ps of cables, and of links of any other kind
 MOST_LINKS: Final = 2_000_000  # most devices and links of the topologies that a cache keeps
 
 
@@ -58,6 +68,7 @@ class ChannelWires:
     `rated` is the topology with rated bandwidths. `inner` holds the kinds of links between ranks of a node. `between`
     numbers the links that messages between neighbouring ranks take, on a node if possible. `host` numbers the links to
     hosts whose memory stages data. `nodes` holds the ranks of each node, `down` the names of links without bandwidth.
+    `on` returns the links of this channel on another topology, whose links differ in rates from those of `machine`.
     """
 
     rated: Topology
@@ -68,6 +79,8 @@ class ChannelWires:
     places: tuple[str, ...]
     nodes: tuple[tuple[int, ...], ...]
     down: tuple[str, ...]
+    machine: Topology
+    on: Callable[[Topology], ChannelWires]
 
     @cached_property
     def sorts(self) -> tuple[list[LinkSort], Any]:
@@ -91,6 +104,14 @@ class ChannelWires:
         found: NDArray[np.float64] = np.where(self.rated.trunks, np.bincount(sorts)[sorts], math.inf)
         return found
 
+    @cached_property
+    def equal_rails(self) -> bool:
+        """Whether channels of all NICs of a node find equal links: those of each class have equal bandwidths and
+        latencies."""
+        sorts = alike(self.rated)
+        first = np.unique(sorts, return_index=True)[1][sorts]
+        return all((column == column[first]).all() for column in (self.rated.bandwidths, self.rated.latencies))
+
     def heads_first(self, heads: Collection[int]) -> tuple[tuple[int, ...], ...]:
         """Return the ranks of each node, first those on the GPUs numbered `heads` (of the GPUs with ranks)."""
         order = {device: number for number, device in enumerate(self.rated.kinds)}
@@ -111,18 +132,28 @@ class ChannelWires:
         others = len(self.nodes) - 1
         if not others:
             return 0.0
+        if not (ways := self._ways):
+            return 1 - 1 / others
+        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
+        most = others * max(busiest.total(), *sent.values())
+        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+
+    @cached_property
+    def _ways(self) -> dict[str, Counter[str]]:
+        """Return the number of an all-to-all's messages from the first node to the second, by the NICs of both."""
         places, kinds, links = self.places, self.rated.kinds, self.rated.links
-        ways: dict[str, Counter[str]] = defaultdict(Counter)  # messages by NIC of the first node and of the second
+        ways: dict[str, Counter[str]] = defaultdict(Counter)
         for src, dst in itertools.product(*self.nodes[:2]):
             ends = (end for link in self.rated.route(places[src], places[dst]) for end in links[link])
             nics = [end for end in ends if kinds[end] == "nic"]
             if nics:
                 ways[nics[0]][nics[-1]] += 1
-        if not ways:
-            return 1 - 1 / others
-        busiest, sent = max(ways.values(), key=Counter.total), sum(ways.values(), Counter())
-        most = others * max(busiest.total(), *sent.values())
-        return sum(own * (others * sent[nic] - own) for nic, own in busiest.items()) / busiest.total() / most
+        return ways
+
+    @cached_property
+    def messages(self) -> int:
+        """Return how many messages of an all-to-all leave the busiest NIC; 0 without NICs."""
+        return (len(self.nodes) - 1) * max((way.total() for way in self._ways.values()), default=0)
 
     @cached_property
     def inside(self) -> Any:
@@ -141,6 +172,15 @@ class ChannelWires:
         found = np.zeros(len(self.rated.links), bool)
         found[list(self.host)] = True
         return found & self.rated.between_kinds(HOST)[:, 1]
+
+    @cached_property
+    def excess(self) -> Numbers:
+        """Return, for each link, by how many ps its latency exceeds the latency that the costs of hops contain, int64
+        (links,). A link from GPU to GPU stands for two, to a switch and from it."""
+        usual = np.array([USUAL_LATENCIES.get(kind, OTHER_LATENCY) for kind in self.rated.link_kinds], np.int64)
+        usual *= np.where(self.rated.between_kinds("gpu").all(axis=1), 2, 1)
+        found: Numbers = np.maximum(0, self.rated.latencies - usual)
+        return found
 
     def leaving(self, *first: str) -> Any:
         """Whether each link begins at a device of one of the kinds in `first`, bool (links,)."""
@@ -202,6 +242,7 @@ def wires_of(rated: Topology, places: tuple[str, ...], comm: Communicator, messa
 
 def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, messages: bool) -> ChannelWires:
     down = tuple(name for name, bandwidth in zip(rated.link_names, rated.bandwidths, strict=True) if not bandwidth)
+    machine = rated
     if not messages:  # messages go to each peer separately
         rated = with_hubs(rated, places)
     ranks_of = grouped(range(len(places)), lambda rank: rated.node_of(places[rank]))
@@ -213,19 +254,8 @@ def _found(rated: Topology, places: tuple[str, ...], comm: Communicator, message
     beside = [(places[u], places[v]) for ranks in nodes for u, v in itertools.pairwise(ranks)]
     path = sorted({number for pair in beside or [(places[0], places[1])] for number in rated.route(*pair)})
     inner = {rated.link_kinds[number] for number in path} if beside else set[str]()
-    if len(nodes) > 1 and not messages:
-        rated = _as_the_slowest(rated, inner)
-    return ChannelWires(rated, frozenset(inner), tuple(path), through, host, places, nodes, down)
-
-
-def _as_the_slowest(rated: Topology, inner: Container[str]) -> Topology:
-    """Return the topology with all similar links out of a node as slow as the slowest of them. Channels use all these
-    links, but only one channel is simulated, and a call ends with its slowest channel."""
-    bandwidths, sorts = rated.bandwidths, alike(rated)
-    least = np.full(int(sorts.max(initial=0)) + 1, bandwidths.max(initial=0))
-    np.minimum.at(least, sorts, bandwidths)
-    given = np.where([kind in inner for kind in rated.link_kinds], bandwidths, least[sorts])
-    return rated if (given == bandwidths).all() else rated.with_rates(given, rated.latencies)
+    found = rated, frozenset(inner), tuple(path), through, host, places, nodes, down, machine
+    return ChannelWires(*found, lambda topology: wires_of(topology, places, comm, messages))
 
 
 def alike(rated: Topology) -> Numbers:
@@ -286,10 +316,34 @@ class GpuCall(PlainCall):
         """Return the costs of messages between nodes, of the profile or else of its NICs, under `env`."""
         return self.scenario.env.transport(self.costs.transport or self.network_costs.transport or NO_TRANSPORT)
 
+    def efficiency(self, kind: str, of_nic: bool = False) -> float:
+        """Return the share of rated bandwidth that payload reaches on links of a kind. What NICs read and write on PCIe
+        does not depend on how GPUs of a node talk to each other there. On one node no data go by NICs."""
+        several, within = len(self.wires.nodes) > 1, kind in self.wires.inner
+        own = None if several and within and of_nic and kind == PCIE else self.costs.links.get(kind)
+        scale = own or (self.network_costs.links.get(kind) if several and (of_nic or not within) else None)
+        return scale.efficiency if scale else 1.0
+
     @property
     def network(self) -> Topology:
         """Return the topology with the bandwidths and latencies that the call gets."""
         return with_rates(self.rated, self.bandwidths, self.latencies)
+
+    def struck(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the program with the changes of links that faults cause. The machine's links change; the rates of the
+        call follow from theirs."""
+
+        def rates(left: NDArray[np.float64]) -> Index:
+            wires = self.wires.on(with_less(self.wires.machine, left))
+            return replace(self, wires=wires, rated=wires.rated).bandwidths
+
+        changing = ChangingLinks(self.wires.machine, rates, self.rails_routes)
+        return struck(program, self.network, faults, self.launch_ps, changing)
+
+    @property
+    def rails_routes(self) -> Sequence[Sequence[Route]]:
+        """Return the routes of the channels of each NIC that the call uses; empty if messages use all NICs at once."""
+        return ()
 
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield a description and costs: free launches; for calls of one `kind` of block, hops of half the time."""
@@ -316,8 +370,14 @@ class NcclChannel(GpuCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on the costs of kernels."""
-        return self.call.params(self.kernels)
+        """Return the engine parameters that depend on the costs of kernels. NICs serve all their messages in turn, so
+        those of an all-to-all have equal shares of a NIC."""
+        params = self.call.params(self.kernels)
+        if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
+            most = params["channel_bandwidth"]
+            even = max(1, self._of_nic // self.wires.messages)
+            params |= {"channel_bandwidth": min(most, even) if most else even}
+        return params
 
     @cached_property
     def point(self) -> Scenario:
@@ -346,6 +406,12 @@ class NcclChannel(GpuCall):
         return int(self._shares.links[list(self.wires.between)].min())
 
     @property
+    def _of_nic(self) -> int:
+        """Return the least B/s of a channel on the links between NICs and switches; 0 without such links."""
+        rates = self._shares.links[self.wires.to_network]
+        return int(rates.min()) if len(rates) else 0
+
+    @property
     def bandwidths(self) -> Index:
         """Return one channel's share of each link, int64 (links,), in B/s."""
         return self._shares.bandwidths
@@ -363,19 +429,19 @@ class NcclChannel(GpuCall):
         rates, links, paces = list[int](), list[int](), list[tuple[str, float]]()
         proxy = self.call.proxy_ps(transport) if len(self.wires.nodes) > 1 else 0.0
         many = self.call.algorithm == "p2p" and self.call.collective != "send_recv"  # there each rank has one receiver
-        crowded = transport.crowded(self.wires.contention) if many else 1.0
+        crowded = transport.crowded(self.wires.contention, self.call.far_peers) if many else 1.0
         handed_on = self.call.handed_on(kernels)
         sorts, number = self.wires.sorts
         for sort in sorts:
             inside = sort.kind in self.wires.inner
-            efficiency = self.costs.efficiency(sort.kind, self.network_costs)
-            share = self.call.share_of_links(kernels, not inside, sort.host) * (crowded if sort.of_nic else 1.0)
+            bandwidth = sort.bandwidth * self.efficiency(sort.kind, sort.of_nic)
+            share = self.call.share_of_links(kernels, bandwidth, not inside, sort.host)
+            share *= crowded if sort.of_nic else 1.0
             share *= min(1.0, sort.equal / self.call.rails)
             most = self.call.most(kernels, sort.host) if inside else math.inf
-            bandwidth = sort.bandwidth * efficiency
             staged = self.call.by_host(kernels, bandwidth) if sort.host else bandwidth
-            # messages reach more of a link than rings do, but never more than all of it
-            reached = min(staged * share, sort.bandwidth)
+            # messages reach more of a link within a node than rings do, but never more than all of it
+            reached = min(staged * share, bandwidth if sort.of_nic or not inside else sort.bandwidth)
             links.append(max(1, round(min(reached, most))) if sort.bandwidth else 0)
             pace = "channel"
             if inside or sort.proxied:
@@ -391,15 +457,18 @@ class NcclChannel(GpuCall):
     def latencies(self) -> Index:
         """Return the latency of each link, int64 (links,), in ps, at least 1. The first link of a hop has its latency.
         A link between a NIC and a switch has half of the extra time of a hop between nodes. A link to a host has the
-        extra time through its memory. Other links have none: the hop's thread block spends the time."""
+        extra time through its memory. Other links have none: the hop's thread block spends the time. To these comes
+        what the link itself takes longer than usual."""
         kernels, wires = self.kernels, self.wires
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
-        net += self.call.filled_ps(kernels, self._slowest)
+        net += self.call.filled_ps(kernels)
+        if len(wires.nodes) > 1:
+            net += round(self.call.handled_ps(self.transport, self._of_nic))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
         latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
-        found: Index = np.maximum(latencies.astype(np.int64), 1)
+        found: Index = np.maximum(latencies.astype(np.int64), 1) + wires.excess
         return found
 
     @property
@@ -407,7 +476,9 @@ class NcclChannel(GpuCall):
         """Return, for each link, the B/s that the counted bytes are divided by to give its utilisation, (links,). Bytes
         on one link to the network stand for all rails (NICs of a node). Some bytes that a GPU forwards within its node
         leave it in channels that are not simulated. Point-to-point messages may use more of a link than rings do."""
-        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares)
+        sorts, number = self.wires.sorts
+        beyond = np.array([max(1.0, self.efficiency(each.kind, each.of_nic)) for each in sorts])[number]
+        links = np.where(self.wires.inside, 1 / self.call.stay, self.call.rails * self.rail_shares * beyond)
         capacities: NDArray[Any] = super().capacities * links
         return np.maximum(capacities, self.bandwidths) if self.call.kind == "P2P" else capacities
 
@@ -421,6 +492,52 @@ class NcclChannel(GpuCall):
         """Return, for each link, the share that one NIC's channels get while all NICs' use it, float64 (links,)."""
         shares: NDArray[np.float64] = np.minimum(1.0, self.wires.equal / self.call.rails)
         return shares
+
+    def differing(self) -> list[Self]:
+        """Return the channels to simulate: of each NIC of a node the first channel that uses it, but only one of those
+        that find equal links and faults all along their routes. The channel of another NIC goes through the ranks of
+        each node in an order that begins elsewhere."""
+        faults = [matching(fault.link, self.rated.link_names) for fault in self.scenario.striking]
+        if self.call.rails <= 1 or (self.wires.equal_rails and not any(faults)):
+            return [self]
+        columns, found = [self.bandwidths, self.latencies], dict[tuple[bytes, ...], Self]()
+        for links in faults:
+            columns.append(np.zeros(len(self.rated.links), np.int64))
+            columns[-1][links] = 1
+        for places, hop, path in self._of_nics:
+            seen = tuple(column.tobytes() for column in (hop, *(column[path] for column in columns)))
+            found.setdefault(seen, replace(self, places=places))
+        return list(found.values())
+
+    @cached_property
+    def _of_nics(self) -> list[tuple[tuple[str, ...], Numbers, Numbers]]:
+        """Return for each NIC of a node that the call uses: the devices of ranks in its channels, and their routes."""
+        src, dst = pairs_of(source_of(self.point, self.rated, self.places).source)
+        apart = src != dst
+        entered, found = set[bytes](), list[tuple[tuple[str, ...], Numbers, Numbers]]()
+        for turn in range(self.call.communicator.gpus):
+            places = self._turned(turn)
+            hop, path = self.rated.routes(places, src[apart], dst[apart])
+            nics = distinct(path[self.wires.to_network[path]]).tobytes()
+            if nics not in entered and len(entered) < self.nics:
+                entered.add(nics)
+                found.append((places, hop, path))
+        return found
+
+    @property
+    def rails_routes(self) -> Sequence[Sequence[Route]]:
+        """Return the routes of the channels of each NIC that the call uses."""
+        if self.call.rails <= 1:
+            return ()
+        return [[tuple(path[a:b].tolist()) for a, b in itertools.pairwise(hop)] for _, hop, path in self._of_nics]
+
+    def _turned(self, turn: int) -> tuple[str, ...]:
+        """Return the devices of ranks if the ranks of each node are rotated by `turn`."""
+        places = list(self.places)
+        for ranks in self.wires.nodes:
+            for rank, taken in zip(ranks, (*ranks[turn:], *ranks[:turn]), strict=True):
+                places[rank] = self.places[taken]
+        return tuple(places)
 
     def rails(self, used: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return, for each link number in `used`, this link and the links that carry equal traffic in channels of other
@@ -511,7 +628,7 @@ class NcclExecutor(PlainExecutor):
             down=wires.down,
             kind=call.kind,
             wires=wires,
-            network_costs=network_of(system_of(scenario)),
+            network_costs=network_of(described(scenario.topology)),
             call=call,
         )
 
@@ -586,11 +703,6 @@ def _nccl_name(scenario: Scenario, library: str) -> Any:
     return names.get(name, name)
 
 
-def system_of(scenario: Scenario) -> str | None:
-    """Return the name of the scenario's system, or of its topology file; None without either."""
-    return scenario.topology.system or scenario.topology.file
-
-
 def gpus_of(scenario: Scenario, topology: Topology | None) -> tuple[Topology, tuple[str, ...], Communicator]:
     """Return the topology as rated, the GPUs of ranks, their communicator. RefusedError for fewer than two ranks."""
     rated = topology or rated_topology(scenario)
@@ -617,11 +729,13 @@ def _nodes_and_gpus(rated: Topology, places: Sequence[str]) -> tuple[int, tuple[
 def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) -> Communicator:
     """Return the communicator of ranks on the devices `places`, under the scenario's `env`. Raises RefusedError if
     nodes have different numbers of ranks, and for hosts without GPUs."""
-    name = system_of(scenario)
-    if name is None:
+    system = described(scenario.topology)
+    if system is None:
         raise RefusedError(f"{rated.name} has no GPUs to run NCCL kernels; take a profile without kernels")
-    node_file(load_system(name))  # raises an error that says how nodes differ, before their numbers of ranks do
+    node_file(system)  # raises an error that says how nodes differ, before their numbers of ranks do
     nodes, gpus = _nodes_and_gpus(rated, places)
-    env, system = scenario.env, load_system(name)
-    settings = env.search(system) if str(env) else DEFAULTS
+    env = scenario.env
+    kernels = load_profile(scenario.profile).kernels
+    version = scenario.library_version or (kernels.version if kernels else None)
+    settings = env.search(system, version) if str(env) or version else DEFAULTS
     return env.applied(communicator(system, nodes, len(places), settings=settings, gpus=gpus))

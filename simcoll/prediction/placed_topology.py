@@ -20,6 +20,7 @@ from simcoll.scenario.key_types import Placement
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import (
     CABLE,
+    PCIE,
     CostSetting,
     LinkScale,
     Profile,
@@ -64,20 +65,19 @@ def rated_topology(scenario: Scenario) -> Topology:
 
 def machine_of(scenario: Scenario) -> SystemFile | None:
     """Return the system file of the machine that a scenario runs on; None for bare hosts."""
-    name = scenario.topology.system or scenario.topology.file
     try:
-        return topology_builder.load_system(name) if name else None
+        return topology_builder.described(scenario.topology)
     except InputError:  # a fabric's file: errors of a machine's file were raised when it was built
         return None
 
 
-def network_of(system: str | None) -> Profile:
-    """Return a system's NIC profile: costs of hops between nodes, factors of cables. It is empty without NICs."""
-    nic = topology_builder.load_system(system).nic if system else None
+def network_of(system: SystemFile | None) -> Profile:
+    """Return a system's NIC profile: costs of hops between nodes, factors of links to NICs. Empty without NICs."""
+    nic = system.nic if system else None
     if nic is None:
         return Profile(name="none")
     network = load_network(nic.profile)
-    links = {kind: scale for kind, scale in network.links.items() if kind == CABLE}
+    links = {kind: scale for kind, scale in network.links.items() if kind in (CABLE, PCIE)}
     return network.model_copy(update={"links": links})
 
 
@@ -87,7 +87,7 @@ def network_under(scenario: Scenario) -> Profile:
     name = scenario.profile
     own = load_profile(name)
     if own.transport is None:
-        return network_of(scenario.topology.system or scenario.topology.file)
+        return network_of(topology_builder.described(scenario.topology))
     return load_network(name.partition("+")[2] if own.name == name and "+" in name else name)
 
 
@@ -98,7 +98,8 @@ def beyond_rated(scenario: Scenario, rated: Topology, costs: CostSetting | None 
     own = CostSetting.of(load_profile(machine.profile)) if machine and machine.profile else None
     inner = rated.kinds_within_nodes()
     shares: dict[str, float] = {}
-    for each in filter(None, (own, costs)):
+    network = CostSetting.of(network_of(machine)) if machine and rated.nodes > 1 else None
+    for each in filter(None, (own, costs, network)):
         reach = 1.0
         if each.kernels:
             reach = max(getattr(each.kernels, kind).reach for kind in get_args(CostKind))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -35,7 +37,7 @@ __all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 
 _OF_WORKLOADS: Final = (
     *("scenario", "collective", "workload", "size_bytes", "op", "root", "in_place", "steps", "algbw_GBps"),
-    *("busbw_GBps", "step_us", "compute_us", "exposed_us"),
+    *("busbw_GBps", "step_us", "compute_us", "waiting_us", "exposed_us"),
 )  # columns in which a workload of one call differs from the call
 
 
@@ -62,11 +64,13 @@ def predict(
     profile = load_profile(scenario.profile)
     if (profile.generations or profile.transport) and costs is None and not related:
         check_gpus(profile, described(scenario.topology))
-    if scenario.striking and profile.as_nccl:  # slow links affect all channels, also those that are not run
+    lasting = [fault for fault in scenario.striking if fault.lasting]
+    if lasting and profile.as_nccl:  # the rates of kernels follow from the machine's links
         from simcoll.scenario.faults import weakened
 
-        topology = weakened(topology or rated_topology(scenario), scenario.striking)
-        scenario = scenario.model_copy(update={"faults": ()})
+        topology = weakened(topology or rated_topology(scenario), lasting)
+        others = tuple(fault for fault in scenario.faults if not fault.lasting)
+        scenario = scenario.model_copy(update={"faults": others})
     # A collective runs as one program, which allows shortcuts; a workload's operations are joined. Both give the same
     # time.
     costed = costs or CostSetting.of(profile)
@@ -97,7 +101,8 @@ def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultR
 
 def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
     scenario, totals, topology = prediction.scenario, prediction.totals, prediction.topology
-    time_ps, compute_ps, exposed_ps = prediction.time_ps, prediction.compute_ps, prediction.exposed_ps
+    time_ps, compute_ps = prediction.time_ps, prediction.compute_ps
+    waiting_ps, exposed_ps = prediction.waiting_ps, prediction.exposed_ps
     binding = busiest_link(prediction)
     busiest = (prediction.links.names[binding.link], binding.busy) if binding else (None, None)
     if prediction.host_ps and prediction.host_ps / time_ps > (busiest[1] or 0):
@@ -128,12 +133,14 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "proved": prediction.proved or None,
         "bytes_per_rank": totals.bytes_per_rank,
         "transport": _transport(prediction),
+        "never_fitted": never_fitted(prediction),
         "binding_link": busiest[0],
         "binding_busy": busiest[1],
         "staged": waited.count if waited else None,
         "staged_bytes": waited.peak_bytes if waited else None,
         "step_us": None if compute_ps is None else time_ps / 1e6,
         "compute_us": None if compute_ps is None else compute_ps / 1e6,
+        "waiting_us": None if waiting_ps is None else waiting_ps / 1e6,
         "exposed_us": None if exposed_ps is None else exposed_ps / 1e6,
     }
     trusted = _trusted(prediction, binding.busy if binding else 0.0, elsewhere)
@@ -204,13 +211,30 @@ def _is_shipped(record: Calibration) -> bool:
 
 def lent(prediction: Prediction) -> bool:
     """Whether the costs of a call were fitted to another model of GPU than the machine's, or to an unknown model."""
+    models = _models(prediction)
+    return models is None or len(models) < 2 or models[0] != models[1]
+
+
+def never_fitted(prediction: Prediction) -> str | None:
+    """Return the machine's model of GPU if the costs of a call were fitted to other chips only; else None. Models that
+    differ in the size of their memory are one chip; tables of further machines have the chip in their name."""
+    models = [re.sub(r" [0-9]+ GB$", "", model) for model in _models(prediction) or ()]
+    beside = [table for each in load_profile(prediction.scenario.profile).beside for table in each.tables]
+    other = len(models) == 2 and models[0] != models[1]
+    return models[0] if other and not any(models[0].lower() in table for table in beside) else None
+
+
+def _models(prediction: Prediction) -> Sequence[str] | None:
+    """Return the machine's model of GPU, and the model to which the costs of a call were fitted, as far as they are
+    known; None for costs that were not fitted."""
     record, spec = load_profile(prediction.scenario.profile).calibration, prediction.scenario.topology
-    if record is None or record.topology in (spec.system, spec.title):
-        return record is None
+    if record is None:
+        return None
+    if record.topology in (spec.system, spec.title):
+        return ("", "")
     machine = described(spec)
     fitted = load_system(record.topology) if record.topology in shipped_systems() else None
-    models = [each.gpu.model for each in (machine, fitted) if each and each.gpu]
-    return len(models) < 2 or models[0] != models[1]
+    return [each.gpu.model for each in (machine, fitted) if each and each.gpu]
 
 
 def _transport(prediction: Prediction) -> str | None:

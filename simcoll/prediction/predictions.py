@@ -16,9 +16,11 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, makespan_ps, run
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.lowered_call import PlainCall
 from simcoll.prediction.placed_topology import arrivals_of
 from simcoll.scenario import caveats
+from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.collectives import collective
@@ -167,7 +169,8 @@ class Prediction:
         return of_rows([row(self)])
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *caveats.notes([self.scenario])])
+        unknown, others = unknown_first(caveats.notes([self.scenario]))
+        return "\n".join([*unknown, self.verdict, *others])
 
     @property
     def lead(self) -> dict[str, int]:
@@ -184,6 +187,10 @@ class Prediction:
     def _used(self) -> list[int]:
         used: list[int] = np.flatnonzero(self.totals.carried).tolist()
         return used
+
+    def with_faults(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the point's program with the changes of links that faults cause."""
+        return struck(program, self.topology, faults, self.launch_ps)
 
     def retimed(self, costs: CostSetting) -> int:
         """Return the time that the point takes with other costs, in ps."""
@@ -232,9 +239,17 @@ class Prediction:
         return self.time_ps - self.called_ps
 
     @property
+    def waiting_ps(self) -> int | None:
+        """Time of a step in ps in which the rank that computes longest must wait for other ranks' computations, e.g.
+        the bubble of a pipeline. It would be the same if communication took no time. None for a collective."""
+        return None
+
+    @property
     def exposed_ps(self) -> int | None:
-        """Time that communication adds to the computing time of a step, in ps. None for a collective."""
-        return None if self.compute_ps is None else self.time_ps - self.compute_ps
+        """Time that communication adds to a step, in ps: what remains beside `compute_ps` and `waiting_ps`. None for a
+        collective."""
+        parts = self.compute_ps, self.waiting_ps
+        return None if None in parts else self.time_ps - sum(filter(None, parts))
 
     @cached_property
     def lower_bound_ps(self) -> int:
@@ -332,11 +347,10 @@ class Prediction:
     @cached_property
     def busy(self) -> NDArray[np.float64]:
         """Share of the time in which each link carried bytes at full rate: an array with a number for each link."""
-        ran = link_usage.busy(self.totals.carried, self.links.capacities, self.time_ps)
-        whole = np.zeros(len(ran))
+        carried = np.zeros(len(self.totals.carried), np.int64)
         for link, alike in self.rails.items():
-            whole[list(alike)] += ran[link]
-        return whole
+            carried[list(alike)] += self.totals.carried[link]
+        return link_usage.busy(carried, self.links.capacities, self.time_ps)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -372,12 +386,17 @@ class CallPrediction(Prediction):
         """Return, for each link number in use, the numbers of links that carry equal bytes at equal times."""
         return self.lowered.rails(self._used)
 
+    def with_faults(self, program: Program, faults: Sequence[Fault]) -> Program:
+        """Return the call's program with the changes of links that faults cause."""
+        return self.lowered.struck(program, faults)
+
     def retimed(self, costs: CostSetting) -> int:
         """Return the time in ps that the call takes under other costs.
 
         Schedule, proof, routes and dependencies do not depend on costs; they are reused if the program was kept.
         """
-        apart = self.scenario.striking or self.scenario.in_buckets  # links change, or there are several calls
+        # links change, or there are several calls, or channels
+        apart = self.scenario.striking or self.scenario.in_buckets or len(self.lowered.differing()) > 1
         if costs is self.costs or apart or self.run.totals.messages > MOST_HELD:
             return super().retimed(costs)
         call = self.lowered.under(costs)
@@ -411,3 +430,8 @@ class StepPrediction(Prediction):
     def compute_ps(self) -> int:
         """Return how long the rank computes that computes longest, in ps."""
         return max(self.plan.computed_ps())
+
+    @cached_property
+    def waiting_ps(self) -> int:
+        """Return how much longer the plan takes than its longest computation if calls take no time, in ps."""
+        return self.plan.without_communication_ps() - self.compute_ps

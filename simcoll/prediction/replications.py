@@ -91,6 +91,10 @@ def _disturbed(prediction: Prediction, drawn: Drawn) -> int | StuckError:
 
 def _step_end(prediction: StepPrediction, drawn: Drawn) -> int:
     """Return when a plan ends with one replication's random draws, in ps; from separate calls if links allow it."""
+    if {"slow_links", "faults"}.intersection(drawn.felt()) and load_profile(prediction.scenario.profile).as_nccl:
+        other = _on_other_links(prediction.scenario, drawn)  # other channels may be the slowest
+        assert isinstance(other, StepPrediction)
+        return _step_end(other, replace(drawn, causes=tuple({*drawn.causes} - {"slow_links", "faults"})))
     same = not _OF_LINKS.intersection(drawn.felt())
     end = prediction.tasks.alone(_took(prediction, drawn)) if same else None
     return makespan_ps(disturbed(prediction, drawn)) if end is None else end
@@ -108,7 +112,8 @@ def _held(prediction: Prediction) -> bool:
     algorithm choice that depends on arrivals, and for a schedule too long to keep."""
     profile, spec = load_profile(prediction.scenario.profile), prediction.scenario.variability
     several = prediction.scenario.in_buckets or profile.bound
-    several |= profile.as_nccl and bool(spec and spec.slow_links)  # the program lacks some slowed channels
+    of_links = bool(prediction.scenario.faults or (spec and spec.slow_links))
+    several |= profile.as_nccl and of_links  # the program lacks some slowed channels
     return not several and prediction.run.totals.messages <= MOST_HELD
 
 
@@ -116,7 +121,7 @@ def _struck(prediction: Prediction, drawn: Drawn, late: Any) -> Program:
     """Return the call's program with one replication's random draws; rank r arrives at `late[r]` ps, int64 (n,)."""
     program = _rewired(prediction, drawn)
     if "faults" in drawn.felt():
-        program = struck(program, prediction.topology, drawn.happened(), prediction.launch_ps)
+        program = prediction.with_faults(program, drawn.happened())
     return replace(program, arrivals=np.append(late, np.zeros(len(program.arrivals) - len(late), np.int64)))
 
 
@@ -126,14 +131,19 @@ def _anew(prediction: Prediction, drawn: Drawn) -> int:
     late = arriving(scenario, drawn, n)
     came = dict(enumerate(late.tolist()))
     if load_profile(scenario.profile).as_nccl and "ecmp" not in drawn.felt():
-        rated = rated_topology(scenario)
-        less = with_less(rated, 1 / drawn.slow_links(rated.link_names)) if "slow_links" in drawn.felt() else None
         protocol = scenario.protocol if prediction.executor == "p2p" else prediction.protocol
         chosen = {"algorithm": prediction.algorithm, "protocol": protocol, "executor": prediction.executor}
-        return predict(scenario.model_copy(update={**chosen, "arrivals": came}), less).time_ps
+        return _on_other_links(scenario.model_copy(update={**chosen, "arrivals": came}), drawn).time_ps
     if _OF_LINKS.intersection(drawn.felt()):
         return _call_end(prediction, drawn)
     return predict(scenario.model_copy(update={"algorithm": prediction.algorithm, "arrivals": came})).time_ps
+
+
+def _on_other_links(scenario: Scenario, drawn: Drawn) -> Prediction:
+    """Predict a point again on the slow links and with the faults that were drawn for one replication."""
+    rated, happened = rated_topology(scenario), {"replications": None, "faults": tuple(drawn.happened())}
+    less = with_less(rated, 1 / drawn.slow_links(rated.link_names)) if "slow_links" in drawn.felt() else None
+    return predict(scenario.model_copy(update=happened), less)
 
 
 def arriving(scenario: Scenario, drawn: Drawn, n: int) -> Any:
@@ -201,7 +211,7 @@ def _check(prediction: Prediction) -> None:
     scenario, names = prediction.scenario, prediction.topology.link_names
     spec = scenario.variability or Variability()
     if scenario.faults:
-        struck(prediction.program, prediction.topology, scenario.faults)
+        prediction.with_faults(prediction.program, scenario.faults)
     for each in spec.slow_links:
         if not matching(each.link, names):
             raise wrong("variability", f"no link is called {each.link!r}", did_you_mean(each.link, names))
@@ -216,9 +226,10 @@ def _check(prediction: Prediction) -> None:
     if not drawable(prediction.program, prediction.topology):
         why = "`ecmp` changes nothing: no message has several equal routes"
         raise wrong("variability", why, "leave out `ecmp`, or place ranks on several leaves of a fabric with spines")
-    if spec.slow_links and load_profile(scenario.profile).as_nccl and not isinstance(prediction, StepPrediction):
-        why = "NCCL's calls cannot have both random routes and slow links"
-        raise wrong("variability", why, "leave out `ecmp` or `slow_links`")
+    others = {"slow_links": spec.slow_links, "faults": scenario.faults}
+    if (named := next(filter(others.get, others), None)) and load_profile(scenario.profile).as_nccl:
+        why = f"NCCL's calls cannot have both random routes and {named.replace('_', ' ')}"
+        raise wrong("variability", why, f"leave out `ecmp` or `{named}`")
 
 
 # --- what they add up to ---

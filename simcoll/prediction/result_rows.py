@@ -91,8 +91,9 @@ class ResultRow(Mapping[str, Any]):
     )
     workload: str | None = _column("template of the workload")
     step_us: float | None = _column("from the start to the end of the last operation of a workload", "us")
-    exposed_us: float | None = _column("time that communication adds to `compute_us`", "us")
+    exposed_us: float | None = _column("time that communication adds to `compute_us` and `waiting_us`", "us")
     compute_us: float | None = _column("computation of the rank that computes most", "us")
+    waiting_us: float | None = _column("time that this rank waits for other ranks' computations (bubble)", "us")
     buckets: int | None = _column("gradient buckets, or collective calls, of a rank")
     replications: int | None = _column("runs of a point with variability")
     time_us_p50: float | None = _quantile("median")
@@ -110,6 +111,7 @@ class ResultRow(Mapping[str, Any]):
     failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
     transport: str | None = _column("profile of the messages between nodes, where `profile` has only the costs of GPUs")
     library_version: str | None = _column("release of the library that was asked for")
+    never_fitted: str | None = _column("model of the machine's GPUs, if the profile was fitted to other chips only")
 
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # by dotted key of the scenario
     time_ps: int = 0  # 0 also if there is no time

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,8 +56,8 @@ def predict_call(
         healthy = [
             option.model_copy(update={"faults": ()}) for option in options
         ]  # the choice is made without knowledge of faults
-        algorithm = _quickest(healthy, topology, costs, keep).algorithm
-        return predict_call(scenario.model_copy(update={"algorithm": algorithm}), topology, costs, keep)
+        chosen = _quickest(healthy, topology, costs, keep).scenario
+        return _predict_one(chosen.model_copy(update={"faults": scenario.faults}), topology, costs, keep)
     return _predict_one(scenario, topology, costs, keep)
 
 
@@ -64,28 +65,24 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
     """Return the prediction of a call whose algorithm is named. The times of faults count from the launch."""
     if scenario.in_buckets:
         return _in_buckets(scenario, topology, costs)
-    call = executor(scenario).lower(scenario, topology, costs)
-    point, network, launch_ps = call.point, call.network, call.launch_ps
-    whole, proof = program_of(point, network, call.places)
-
-    def make() -> Program:
-        return struck(whole.bind(), network, point.striking, launch_ps)
-
-    try:
-        program = None if _may_be_long(whole, point) else make()
-        outcome = run(program or whole, policy(point, keep))
-    except StuckError as error:
-        raise call.stuck(error) from None
-    _check_bound(outcome.totals.makespan_ps, whole, network, proof)
-    program = program or outcome.program
-    held = program if program is not None and len(program) <= MOST_HELD else None
+    channels = executor(scenario).lower(scenario, topology, costs).differing()
+    ran, stuck = list[_RanCall](), list[StuckError]()
+    for channel in channels:
+        try:
+            ran.append(_ran(channel, keep))
+        except StuckError as error:
+            stuck.append(error)
+    if stuck:
+        raise min(stuck, key=lambda error: error.when or 0)
+    call, whole, proof, of_run = max(ran, key=lambda each: each.run.totals.makespan_ps)  # a call ends with its slowest
+    launch_ps = call.launch_ps
     return CallPrediction(
         scenario=scenario,
         costs=costs,
         topology=call.topology,
         devices=tuple(whole.devices),
-        run=ProgramRun(point, make, outcome, held),
-        totals=_side_by_side(outcome.totals, call.count),
+        run=of_run,
+        totals=_side_by_side(of_run.totals, call.count),
         bound_ps=functools.partial(_bound_ps, call, whole, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
@@ -96,6 +93,34 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         launch_ps=launch_ps,
         host_ps=call.host_ps,
     )
+
+
+class _RanCall(NamedTuple):
+    """A call, its schedule with sizes and network, how the schedule was proved, and the run."""
+
+    call: PlainCall
+    whole: StreamedProgram
+    proof: str
+    run: ProgramRun
+
+
+def _ran(call: PlainCall, keep: Keep) -> _RanCall:
+    """Simulate a call, or one channel of it."""
+    point, network = call.point, call.network
+    whole, proof = program_of(point, network, call.places)
+
+    def make() -> Program:
+        return call.struck(whole.bind(), point.striking)
+
+    try:
+        program = None if _may_be_long(whole, point) else make()
+        outcome = run(program or whole, policy(point, keep))
+    except StuckError as error:
+        raise call.stuck(error) from None
+    _check_bound(outcome.totals.makespan_ps, whole, network, proof)
+    program = program or outcome.program
+    held = program if program is not None and len(program) <= MOST_HELD else None
+    return _RanCall(call, whole, proof, ProgramRun(point, make, outcome, held))
 
 
 def _may_be_long(whole: StreamedProgram, point: Scenario) -> bool:
@@ -397,6 +422,7 @@ def _bound(asked: Scenario, rated: Topology, costs: CostSetting) -> PlannedCall:
         call = predict_call(asked, rated, costs).lowered
     else:
         call = runs.lower(asked, rated, costs)
+        call = predict_call(asked, rated, costs).lowered if len(call.differing()) > 1 else call
     whole, proof = program_of(call.point, call.network, call.places)
     streamed = isinstance(whole.stream, StreamedSchedule) and whole.weights is None
     return PlannedCall(call, proof, CallProgram(whole.bind, whole if streamed else None, in_loops=whole.looped))

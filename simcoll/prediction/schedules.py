@@ -87,7 +87,8 @@ def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> t
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
     """Return the rank order of each copy of the schedule, for ranks on the devices `places` (see `orders_of`). If a
     scenario has more copies than orders, the further copies use the orders of the next `turn`."""
-    if scenario.collective == "send_recv":  # another order would have another receiver
+    routed = schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).routes
+    if scenario.collective == "send_recv" or routed:  # another order would have another receiver, or other routes
         return (tuple(range(len(places))),)
     machine = machine_of(scenario)
     search = machine.nccl.graphs if machine and machine.nccl else ()
@@ -353,6 +354,14 @@ def _traffic(source: AnySchedule) -> Traffic:
         rounds.append(StepTraffic(times, _most_peers(each, size), int(chunks.max()), _most(copied)))
         pairs = distinct(np.concatenate((pairs, each)))
     return Traffic(_most_peers(pairs, size), int(sent.max(initial=0)), source.agents, tuple(rounds))
+
+
+def pairs_of(source: AnySchedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return senders and receivers, (pairs,) each: every pair of ranks or switches between which a schedule sends."""
+    size = source.participants
+    pairs = [distinct(rows.src.astype(np.int64) * size + rows.dst) for _, rows in _steps(source)]
+    src, dst = np.divmod(distinct(np.concatenate([np.zeros(0, np.int64), *pairs])), size)
+    return src, dst
 
 
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:

@@ -152,6 +152,8 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
         else:
             about = profile.description.replace(" of the harness library", "")
             parts.append(" + ".join([about, *map(described_transport, [*transports(name, rows), *beside])]))
+    chips = dict.fromkeys(row.never_fitted for row in rows if row.never_fitted)
+    parts += [f"never fitted to {chip}" for chip in chips]
     words = dict.fromkeys(row.confidence for row in rows if row.confidence)
     if "modelled" in words:
         parts.append("modelled in part" if len(words) > 1 else "modelled")
@@ -296,6 +298,9 @@ def _steps(rows: Sequence[ResultRow]) -> str:
     best = min(rows, key=_time)
     share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
     exposed = f"{took(best.exposed_us)} is exposed communication ({share})"
+    if best.waiting_us:
+        waiting = f"{best.waiting_us / (best.step_us or 1):.1%}"
+        exposed += f" and {took(best.waiting_us)} is waiting for other ranks ({waiting})"
     if len(rows) == 1:
         said = f"of which {exposed}" if best.exposed_us else "with no communication exposed"
         return f"A step takes {took(best.step_us)}, {said}"

@@ -14,11 +14,12 @@ from simcoll.units import format_size
 
 SHOWN = 6  # hypotheses in the table
 WORST = 3  # regions listed in a line
+ROWS = 100  # rows of the table: of more, those that are slow or fast are shown
 MANY = 9  # regions: up to so many, all are shown
 _FITTED = {  # by confidence: the calls that the profile was fitted to
     "calibrated": "such calls",
     "interpolated": "such calls",
-    "extrapolated": "calls of other sizes, ranks or kinds, so that bands are twice as wide",
+    "extrapolated": "calls of other sizes, ranks or kinds",
     "modelled": "no calls of this kind, which are modelled",
     "uncalibrated": "nothing that judges these calls",
 }
@@ -99,7 +100,9 @@ def diagnosis_text(document: dict[str, Any]) -> str:
     added = shown_by if float(launch) else ""
     of_region = ["collective", "ranks", "nodes", "region", "points", "inside", "ratio", "low", "high", "distance"]
     spare = ("nodes", "collective", "ranks", "algorithm", "protocol", "region", "distance")
-    table, shared = text_table.fitted(columns, points, spare)
+    few = points if len(points) <= ROWS else [point for point in points if point["verdict"] != "inside"][:ROWS]
+    more = [f"# {len(points) - len(few)} more rows: --json has all"] if len(few) < len(points) else []
+    table, shared = text_table.fitted(columns, few, spare) if few else ("", "")
     # columns in which regions differ are kept
     alike = [name for name in ("collective", "ranks", "region") if len({each[name] for each in shown}) == 1]
     findings = "\n".join([
@@ -108,7 +111,8 @@ def diagnosis_text(document: dict[str, Any]) -> str:
         f"# topology {document['system']}   profile {document['profile']}, fitted {_fitted(document['confidence'])}",
         f"# expected: what is predicted{added}",
         *([f"# {shared}"] if shared else []),
-        table,
+        *([table] if few else []),
+        *more,
         *why,
         *_bad_rows(document),
         "",
@@ -189,12 +193,13 @@ def _verdict(document: dict[str, Any]) -> list[str]:
             return [*single, f"# verdict: {finding} machine is another one: {_listed(off)}"]
         return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}"]
     verdict = explanation(document) + (", which these rows do not distinguish" if document["also"] else "")
-    others = [h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"]]
+    named = (h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"])
+    others = [name for name in named if not name.startswith("like ")]
     behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
     verdict += f", {behind[document['sure']]} {others[0]}" if others else ""
     left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
-    how = f"off: {_listed(off)}" if off else "every region is within its band, and yet not as likely by a sound machine"
-    return [*single, f"# {how}", *left, f"# verdict: {verdict}"]
+    decide = [f"# next: {line}" for line in document["next"]]
+    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {verdict}", *decide]
 
 
 def _listed(regions: list[dict[str, Any]]) -> str:

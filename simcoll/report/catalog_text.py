@@ -21,6 +21,7 @@ def listing(kind: str) -> str:
         "algorithms": _algorithms,
         "collectives": lambda: _columns((c.name, c.summary) for c in COLLECTIVES.values()),
         "topologies": _topologies,
+        "systems": _topologies,
         "scenarios": _scenarios,
         "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
     }

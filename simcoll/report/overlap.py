@@ -1,7 +1,8 @@
 """Computation and communication of each rank over a training step, and how much communication computation hides.
 
 The shares are those of Holistic Trace Analysis (https://hta.readthedocs.io): a rank computes, communicates without
-computing (exposed), or is idle. Communication at the same time as computation is hidden.
+computing (exposed), or is idle. Communication at the same time as computation is hidden. A call communicates from the
+moment at which the ranks whose data it needs have reached it: before that a rank is idle, as in a pipeline's bubble.
 """
 
 from __future__ import annotations
@@ -58,13 +59,19 @@ def summary(ran: Prediction, ranks: Sequence[RankOverlap] | None = None) -> list
         return []
     worst = max(ranks or overlaps(ran), key=lambda rank: rank.exposed_ps)
     own, step = (f"{ps / (ran.time_ps or 1):.1%}" for ps in (worst.exposed_ps, ran.exposed_ps or 0))
-    whole = f"; of the step {step} is exposed, which is all that the longest computation does not fill"
+    whole = f"; of the step {step} is exposed, which is all that computations and waiting for them do not fill"
     return [f"# {worst.rank} waits longest for communication: {worst}{whole if step != own else ''}"]
 
 
 def overlaps(ran: StepPrediction) -> list[RankOverlap]:
     """Return, for each rank of a workload, when it computes and communicates, from the begin and end of its tasks."""
-    begins, ends, kinds = ran.timeline.opened, ran.timeline.done, ran.tasks.kind
+    begins, ends, kinds = ran.timeline.opened.copy(), ran.timeline.done, ran.tasks.kind
+    calls = (work.call for work in ran.plan.works if work.call)
+    first = 0
+    for kind, ranks in zip(ran.tasks.kinds, ran.tasks.ranks, strict=True):
+        part = slice(first, first := first + len(ranks))
+        if kind == CALLING:
+            begins[part] = np.minimum(next(calls).met(begins[part]), ends[part])
     end_ps = int(ends.max(initial=0))
     order = np.argsort(ran.tasks.rank, kind="stable")
     found = []

@@ -8,6 +8,7 @@ from typing import Any, Final
 import simcoll
 from simcoll import units
 from simcoll.config import text_table
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
 from simcoll.prediction.summary_sentence import of_rows, said, transports, unanswered
 from simcoll.report.columns import separating, varying
@@ -55,22 +56,26 @@ def _text(
 ) -> str:
     """Return a text: the answer in a sentence, the `head`, a table whose columns differ between rows, and remarks."""
     body, shared = table
-    said_of = [f"# {text}" for text in (*unanswered(rows), *caveats.notes(points))]
+    unknown, others = unknown_first(caveats.notes(points))
+    said_of = [f"# {text}" for text in (*unanswered(rows), *others)]
     lines = [line for line in (*head, shared and f"# {shared}", body, *said_of, *more) if line]
     wrapped = (text_table.wrapped(line) if line.startswith("#") else line for line in lines)
-    return "\n".join([text_table.wrapped(of_rows(rows), "  "), *wrapped])
+    answer = " ".join([*(f"{note}." for note in unknown), of_rows(rows)])
+    return "\n".join([text_table.wrapped(answer, "  "), *wrapped])
 
 
 def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
     """Return the text for rows of workloads: their answer, a line for each row, and one on the shortest step."""
     good = [row for row in rows if row.status == "ok"]
-    columns = ("workload", "algorithm", "ranks", "nodes", "buckets", "step_us", "compute_us", "exposed_us")
+    times = ("step_us", "compute_us", *["waiting_us"] * any(row.waiting_us for row in rows), "exposed_us")
+    columns = ("workload", "algorithm", "ranks", "nodes", "buckets", *times)
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
     columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
-    meaning = "# step = compute (of the rank that computes most) + exposed (what communication adds)"
+    waiting = " + waiting (for other ranks' computations, e.g. a pipeline's bubble)" if "waiting_us" in times else ""
+    meaning = f"# step = compute (of the rank that computes most){waiting} + exposed (what communication adds)"
     head = [_title(rows[0].scenario, rows), f"# {shared}", meaning]
-    table = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, columns[-3:]) if good else ("", "")
+    table = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, times) if good else ("", "")
     return _text(rows, points, head, table)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.summary_sentence import took, trusted
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
@@ -16,12 +17,19 @@ _SPELLED: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "xGMI"}  # kinds 
 JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
 
+def _opened(documents: Sequence[JsonAnswer], sentence: str) -> str:
+    """Return the answer in a sentence after the notes that a release is not known."""
+    unknown, _ = unknown_first(note for document in documents for note in document.get("notes", ()))
+    return " ".join([*(f"{note}." for note in unknown), sentence])
+
+
 def of_explanation(document: JsonAnswer) -> str:
     """Return in a sentence what takes most of a point's time, which link binds, and the change that would help most."""
     gains = [each for each in document["what_if"] if each["factor"] >= 1.05]
     best = max(gains, key=lambda each: float(each["factor"]), default=None)
     help_ = f"; if {best['change']}: {took(best['time_us'])}" if best else ""
-    return f"{_what(document)} takes {took(document['time_us'])}: {_most(document, 2)}; {_bound(document)}{help_}."
+    said = f"{_what(document)} takes {took(document['time_us'])}: {_most(document, 2)}; {_bound(document)}{help_}."
+    return _opened([document], said)
 
 
 def _bound(document: JsonAnswer) -> str:
@@ -40,7 +48,7 @@ def of_several(documents: Sequence[JsonAnswer]) -> str:
     """Return in a sentence the shortest and the longest time of several points, with the main cause of each."""
     ends = (min(documents, key=lambda d: float(d["time_us"])), max(documents, key=lambda d: float(d["time_us"])))
     said = [f"{_what(each)} {took(each['time_us'])} ({_most(each, 1)})" for each in ends]
-    return f"{len(documents)} points, from {said[0]} to {said[1]}."
+    return _opened(documents, f"{len(documents)} points, from {said[0]} to {said[1]}.")
 
 
 def _what(document: JsonAnswer) -> str:
@@ -74,7 +82,7 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
     theirs = {each.get("executor") == "msccl" for each in choices}  # fits cover only NCCL's own kernels
     modelled = "" if True not in theirs else ", modelled in part" if False in theirs else ", modelled"
     by = [first["transport"]] if "transport" in first else []
-    return f"Take {text}{more}; {trusted([first['profile']], beside=by)}{modelled}."
+    return _opened(documents, f"Take {text}{more}; {trusted([first['profile']], beside=by)}{modelled}.")
 
 
 def of_comparison(document: JsonAnswer) -> str:
@@ -109,12 +117,6 @@ def _of_times(document: JsonAnswer) -> str:
         again = f"; {single} to be measured again" if single else ""
         by = f"as {document['system']} should be by {document['profile']}"
         return f"Healthy: {counted} {by}{_outside(points)}{again}."
-    if not off:
-        error, healthy = (100 * document["hypotheses"][0]["error"], 100 * _healthy(document)["error"])
-        return (
-            f"Not off by far, but {explanation(document)} explains the times better than a sound machine does "
-            f"({error:.1f} % error against {healthy:.1f} %)."
-        )
     worst = max(off, key=lambda region: float(region["distance"]))
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
     how += f", but others {worst['contrary_factor']:.2f} times" if worst["contrary_factor"] is not None else ""
@@ -124,11 +126,9 @@ def _of_times(document: JsonAnswer) -> str:
             return f"Faster than expected, which is a finding and no fault: {where}."
         return f"Off, and nothing that was tried explains it: {where}."
     how = "Faster than expected, which is no fault" if only_faster(off) else "Off"
-    return f"{how}: {where}; {explanation(document)} explains it best."
-
-
-def _healthy(document: JsonAnswer) -> JsonAnswer:
-    return next(each for each in document["hypotheses"] if each["hypothesis"] == "healthy")
+    best = f"{explanation(document)} explains it best"
+    decides = f"; {document['next'][0]}" if document["next"] and document["also"] else ""
+    return f"{how}: {where}; {best}{decides}."
 
 
 def _listed(names: Sequence[str], word: str) -> str:
@@ -167,7 +167,8 @@ def explanation(document: JsonAnswer) -> str:
     """Return in words the best hypothesis, and those that explain the times equally well, with their values."""
     best, *others = document["hypotheses"]
     good = [best, *(each for each in others if each["hypothesis"] in document["also"])]
-    return _listed([each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good], "or")
+    names = [each["hypothesis"] + (f" ({each['value']})" if each["value"] else "") for each in good]
+    return _listed(names if len(names) <= _SHOWN else [*names[: _SHOWN - 1], f"{len(names) - _SHOWN + 1} more"], "or")
 
 
 def of_calibration(document: JsonAnswer) -> str:
@@ -184,7 +185,9 @@ def of_calibration(document: JsonAnswer) -> str:
 def of_tuner(documents: Sequence[JsonAnswer]) -> str:
     """Return in a sentence what NCCL chooses for an all-reduce, by size, on each number of nodes."""
     first, said = documents[0], [_choices(each) for each in documents]
-    opening = f"{str(first['library']).upper()} {first['version']} chooses for {said[0][0]}"
+    library, note = str(first["library"]).upper(), first["note"]
+    opening = f"{note}. {library} then chooses" if note else f"{library} {first['version']} chooses"
+    opening += f" for {said[0][0]}"
     if len(documents) == 1:
         return f"{opening} on {first['ranks']} ranks: {said[0][1]}."
     parts = []

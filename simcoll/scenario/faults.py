@@ -1,6 +1,6 @@
 """The scenario's key `faults`: links that fail, slow down or carry other traffic, and their effect on a program."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -14,7 +14,6 @@ from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.timing_model import NEVER, NONE
 from simcoll.errors import did_you_mean, wrong
-from simcoll.scenario.profile import Profile
 from simcoll.scenario.variability import matching
 from simcoll.topology.graph import Topology
 from simcoll.topology.routing import Route, Router
@@ -130,18 +129,15 @@ class Fault(Model):
         return 1 / self.factor if self.factor else 1 - (self.share or 0.0)
 
 
-def fit_together(faults: Sequence[Fault], replications: int | None, profile: Profile, buckets: int) -> None:
-    """Raise ValueError if faults contradict the rest of the scenario."""
+def fit_together(faults: Sequence[Fault], replications: int | None, buckets: int, calls_of: str) -> None:
+    """Raise ValueError if faults contradict the rest of the scenario. `calls_of`: the profile of a workload's calls of
+    NCCL."""
     if replications is None and any(fault.probability < 1 for fault in faults):
         raise ValueError("faults with a `probability` need replications; add e.g. `replications: 200`")
-    other = "or take a profile without kernels, e.g. `profile: one-port`"
-    if profile.as_nccl and not all(fault.lasting for fault in faults):
-        problem = f"with the kernels of {profile.name!r}, a fault can only be a link that is slow in the whole run"
-        raise ValueError(f"{problem}; write `kind: slow` or `background` with `at: 0 us` and no `until`, {other}")
-    if profile.as_nccl and replications:
-        problem = f"with the kernels of {profile.name!r}, faults are the same in all replications"
-        cure = "leave out `replications`, or write `variability: {slow_links: …}` instead of `faults`"
-        raise ValueError(f"{problem}; {cure}, {other}")
+    if calls_of and not all(fault.lasting for fault in faults):
+        problem = f"with the kernels of {calls_of!r}, faults of a workload are links that are slow in the whole run"
+        cure = "write `kind: slow` or `background` with `at: 0 us` and no `until`, or `profile: one-port`"
+        raise ValueError(f"{problem}; {cure}")
     if buckets > 1:
         raise ValueError("faults and a collective in buckets cannot be combined; leave out `faults` or `buckets`")
 
@@ -177,10 +173,11 @@ def weakened(topology: Topology, faults: Sequence[Fault]) -> Topology:
 
 
 def with_less(topology: Topology, left: NDArray[np.float64]) -> Topology:
-    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Links that are up keep at least 1
-    B/s."""
+    """Return the topology with each bandwidth multiplied by `left`, float64 (links,). Links that keep any
+    share have at least 1 B/s."""
     rates = np.rint(topology.bandwidths * left).astype(np.int64)
-    return topology.with_rates(np.maximum(rates, np.minimum(topology.bandwidths, 1)), topology.latencies)
+    least = np.where(left > 0, np.minimum(topology.bandwidths, 1), 0)
+    return topology.with_rates(np.maximum(rates, least), topology.latencies)
 
 
 class _Outage(NamedTuple):
@@ -192,26 +189,66 @@ class _Outage(NamedTuple):
     noticed: int
 
 
-def struck(program: Program, topology: Topology, faults: Sequence[Fault], began: int = 0) -> Program:
+class ChangingLinks(NamedTuple):
+    """How a program's links follow from those of a `machine`, which faults name. `rates` returns the program's B/s,
+    int64 (links,), if each of the machine's links keeps the share `left` of its bandwidth, (links of the machine,).
+    `rails` holds the routes of the channels of each NIC, one of which the program runs: all share links equally."""
+
+    machine: Topology
+    rates: Callable[[NDArray[np.float64]], NDArray[np.int64]]
+    rails: Sequence[Sequence[Route]]
+
+
+def struck(
+    program: Program, topology: Topology, faults: Sequence[Fault], began: int = 0, links: ChangingLinks | None = None
+) -> Program:
     """Return the program with the changes of links that faults cause. The program begins `began` ps after the time from
-    which the faults count. Raises InputError for an unknown link."""
+    which the faults count. `topology` has its links; `links` is for calls whose rates are not those of the topology.
+    Raises InputError for an unknown link."""
     if not faults:
         return program
+
+    def scaled(left: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the bandwidths of all views: topology's links come first in each."""
+        factors = np.append(left, np.ones(program.servers - len(left)))
+        wide = program.bandwidths.reshape(-1, program.servers) * factors
+        return np.where(wide > 0, np.maximum(1, np.rint(wide)), 0).astype(np.int64).ravel()
+
+    machine, rates, rails = links or ChangingLinks(topology, scaled, ())
+    number = {name: link for link, name in enumerate(program.link_names[: program.servers])}
     outages: list[_Outage] = []
-    weak: dict[int, list[tuple[int, int, float]]] = {}  # link -> (from, until, remaining share)
+    weak: list[tuple[int, int, float, list[int]]] = []  # from, until, remaining share, links
     timeouts: dict[int, int] = {}
     for fault in faults:
-        for link in _links(fault, topology.link_names):
+        hit = _links(fault, machine.link_names)
+        for link in hit:
             for start, until in fault.outages():
                 noticed_at = start + fault.detection if fault.on_failure == "reroute" else NEVER
                 outages.append(_Outage(link, start - began, until - began, noticed_at - began))
                 timeouts[link] = min(timeouts.get(link, NEVER), fault.timeout)
-            if fault.left < 1:
-                until = NEVER if fault.until is None else fault.until
-                weak.setdefault(link, []).append((fault.at - began, until - began, fault.left))
-    rows = _bandwidths(program, outages, weak)
-    noticed = [outage for outage in outages if max(0, outage.noticed) < outage.until]
+        if fault.left < 1:
+            until = NEVER if fault.until is None else fault.until
+            weak.append((fault.at - began, until - began, fault.left, hit))
+    names = machine.link_names
+    noticed = [
+        outage._replace(link=number[names[outage.link]])
+        for outage in outages
+        if max(0, outage.noticed) < outage.until and names[outage.link] in number
+    ]
     notices = sorted({max(0, outage.noticed) for outage in noticed})
+    crowded = _crowded(topology, rails, noticed, notices) if rails and notices else None
+    spans = [*((outage.start, outage.until, 0.0, [outage.link]) for outage in outages), *weak]
+    rows, before = list[tuple[int, int, int, int]](), program.bandwidths
+    for time in sorted({*notices, *(max(0, time) for span in spans for time in span[:2] if time < NEVER // 2)}):
+        left = np.ones(len(names))
+        for start, until, share, hit in spans:
+            left[hit] *= share if start <= time < until else 1.0
+        now = rates(left)
+        if crowded is not None:
+            shared = np.rint(now * crowded[np.searchsorted(notices, time, side="right")]).astype(np.int64)
+            now = np.maximum(shared, np.minimum(now, 1))
+        rows += [(time, NONE, link, int(now[link])) for link in np.flatnonzero(now != before).tolist()]
+        before = now
     rows += [
         (when, turn, link, 0)
         for turn, when in enumerate(notices, 1)
@@ -219,10 +256,11 @@ def struck(program: Program, topology: Topology, faults: Sequence[Fault], began:
         if max(0, outage.noticed) == when
         for link in _views(program, outage.link)
     ]
-    at, turn, links, bandwidth = np.array(sorted(set(rows)), np.int64).reshape(-1, 4).T
+    at, turn, changed, bandwidth = np.array(sorted(set(rows)), np.int64).reshape(-1, 4).T
     routes, part, force = _around(program, topology, noticed, notices)
-    patience = {view: timeout for link, timeout in timeouts.items() for view in _views(program, link)}
-    changes = LinkChanges(at, links, bandwidth, turn, force, patience)
+    dead = [(number[names[link]], timeout) for link, timeout in timeouts.items() if names[link] in number]
+    patience = {view: timeout for link, timeout in dead for view in _views(program, link)}
+    changes = LinkChanges(at, changed, bandwidth, turn, force, patience, began)
     return replace(program, routes=routes, part=part, changes=changes)
 
 
@@ -238,39 +276,35 @@ def _views(program: Program, link: int) -> range:
     return range(link, len(program.bandwidths), program.servers)
 
 
-def _bandwidths(
-    program: Program, outages: Sequence[_Outage], weak: dict[int, list[tuple[int, int, float]]]
-) -> list[tuple[int, int, int, int]]:
-    """Return every change of a bandwidth as (time in ps, NONE, link, B/s). If faults of a link coincide, their factors
-    multiply."""
-    rows = []
-    down: dict[int, list[tuple[int, int]]] = {}
-    for outage in outages:
-        down.setdefault(outage.link, []).append((outage.start, outage.until))
-    for view in (view for link in {*down, *weak} for view in _views(program, link)):
-        rated, link = int(program.bandwidths[view]), view % program.servers
-        before = rated
-        spans = [*down.get(link, []), *(span[:2] for span in weak.get(link, []))]
-        for time in sorted({max(0, time) for span in spans for time in span if time < NEVER // 2}):
-            share = float(not any(start <= time < until for start, until in down.get(link, [])))
-            for start, until, left in weak.get(link, []):
-                share *= left if start <= time < until else 1.0
-            after = max(1, round(rated * share)) if rated and share else 0
-            if after != before:
-                rows.append((time, NONE, view, after))
-            before = after
-    return rows
-
-
 def _around(
     program: Program, topology: Topology, outages: Sequence[_Outage], notices: Sequence[int]
 ) -> tuple[ProgramRoutes, NDArray[Any] | None, NDArray[np.int32]]:
     """Find detours around dead links, at each time in `notices` at which outages are detected. Returns the program's
-    routes followed by the detours, the operation of each route, and a table (notices + 1, routes): row i holds for each
-    route the number of the route that replaces it after notice i. A replaced route is not used again."""
+    routes followed by the detours, the operation of each route, and a table as `_detoured` does."""
     src, dst, hop, links = program.routes
     ways = [links[a:b].tolist() for a, b in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True)]
-    way_of = list(range(len(ways)))
+    ways, way_of, force = _detoured(topology, ways, src != dst, program.servers, outages, notices)
+    hop = np.cumsum([0, *map(len, ways)]).astype(np.int32)
+    every = np.array([link for way in ways for link in way], np.int32)
+    return (
+        ProgramRoutes(src[way_of], dst[way_of], hop, every),
+        None if program.part is None else program.part[way_of],
+        force,
+    )
+
+
+def _detoured(
+    topology: Topology,
+    ways: list[list[int]],
+    moved: Sequence[bool] | NDArray[np.bool_],
+    servers: int,
+    outages: Sequence[_Outage],
+    notices: Sequence[int],
+) -> tuple[list[list[int]], list[int], NDArray[np.int32]]:
+    """Return the routes `ways` followed by detours, for each the number of the route that it began as, and a table
+    (notices + 1, routes): row i holds for each route the number of the route that replaces it after notice i. A
+    replaced route is not used again. Only routes that are `moved` change. A view has `servers` links."""
+    ways, way_of = list(ways), list(range(len(ways)))
     force = np.tile(np.arange(len(ways), dtype=np.int32), (len(notices) + 1, 1))
     known: dict[frozenset[int], _Detours] = {}
     made: dict[tuple[int, Route], int] = {}
@@ -281,24 +315,36 @@ def _around(
         if dead not in known:
             known[dead] = _Detours(topology, dead)
         for way, now in enumerate(force[turn].tolist()):
-            if src[way] == dst[way] or not fresh.intersection(link % program.servers for link in ways[now]):
+            if not moved[way] or not fresh.intersection(link % servers for link in ways[now]):
                 continue
-            view, ends = ways[way][0] // program.servers, [link % program.servers for link in ways[way]]
+            view, ends = ways[way][0] // servers, [link % servers for link in ways[way]]
             route = known[dead].route(ends)
             if route is not None:
-                route = tuple(link + view * program.servers for link in route)
+                route = tuple(link + view * servers for link in route)
                 if (way, route) not in made:
                     made[way, route] = len(ways)
                     ways.append(list(route))
                     way_of.append(way)
                 force[turn, way] = made[way, route]
-    hop = np.cumsum([0, *map(len, ways)]).astype(np.int32)
-    every = np.array([link for way in ways for link in way], np.int32)
-    return (
-        ProgramRoutes(src[way_of], dst[way_of], hop, every),
-        None if program.part is None else program.part[way_of],
-        force,
-    )
+    return ways, way_of, force
+
+
+def _crowded(
+    topology: Topology, rails: Sequence[Sequence[Route]], outages: Sequence[_Outage], notices: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return the share of its rate that each link keeps for a channel after each notice, float64 (notices + 1, links):
+    channels of more NICs than before may use it, because they go around dead links."""
+    ways = [list(route) for routes in rails for route in routes]
+    of_rail = [rail for rail, routes in enumerate(rails) for _ in routes]
+    ways, _, force = _detoured(topology, ways, [True] * len(ways), len(topology.links), outages, notices)
+    users = np.zeros((len(notices) + 1, len(rails), len(topology.links)), np.int64)
+    for turn, taken in enumerate(force.tolist()):
+        for rail, way in zip(of_rail, taken, strict=True):
+            users[turn, rail, ways[way]] = 1
+    load = users.sum(axis=1)
+    first: NDArray[np.int64] = np.maximum(1, load[0])
+    found: NDArray[np.float64] = first / np.maximum(first, load)
+    return found
 
 
 class _Detours:

@@ -225,6 +225,7 @@ class PullCosts(Model):
 
 
 CABLE: Final = "cable"  # the kind of links to NICs
+PCIE: Final = "pcie"  # NCCL counts less of these links than NICs reach
 OF_LIBRARY: Final = frozenset(("library", "nccl-tests", "graph"))  # harnesses that call the library's collectives
 _UNKNOWN: Final = "profile {!r} has no cost of a launch {}"
 _LEARN: Final = "take a profile that has, or fit one: `simcoll calibrate TABLE --set launch.{} …`"
@@ -425,9 +426,9 @@ def _of_machine(name: str) -> str | None:
     None."""
     parts = set(re.split(r"[^a-z0-9]+", name.lower()))
     for system in shipped_systems():
-        own = load_system(system).profile
-        if own and parts & (set(system.split("-")) - {"hgx", "dgx", "pcie", "efa", "slingshot"}):
-            return f"write {own!r}, which is of {system}"
+        file, words = load_system(system), {*system.split("-")} - {"hgx", "dgx", "pcie", "efa", "slingshot"}
+        if file.profile and not file.like and parts & words:
+            return f"write {file.profile!r}, which is of {system}"
     return None
 
 

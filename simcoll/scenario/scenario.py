@@ -39,7 +39,7 @@ from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
-from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.workload.workload_keys import Workload
@@ -178,7 +178,7 @@ class Scenario(Model):
     needs a profile with `pull`."""
     library_version: Release | None = None
     """Release of NCCL, e.g. `2.27`: simcoll chooses as this release does. It must be 2.18 or newer, for point-to-point
-    messages 2.7 or newer. Default: the release in the profile, else the newest that simcoll knows."""
+    messages 2.7 or newer. Default: the release in the profile, else NCCL 2.30 or RCCL 2.21."""
     size: Size = Field(default=None, validate_default=True)
     """Largest buffer of a rank, as nccl-tests counts it. A barrier has none."""
     weights: tuple[Any, ...] | None = None
@@ -359,7 +359,8 @@ class Scenario(Model):
             problem = f"NCCL_IB_QPS_PER_CONNECTION has an effect only with random ECMP routes; {cure}"
             raise yaml_tree.MisplacedKeyError(["env", "NCCL_IB_QPS_PER_CONNECTION"], problem)
         if self.faults:
-            fit_together(self.faults, self.replications, load_profile(self.profile), self.measure.buckets)
+            calls_of = self.profile if self.workload and load_profile(self.profile).as_nccl else ""
+            fit_together(self.faults, self.replications, self.measure.buckets, calls_of)
         return self
 
     @field_validator("profile")
@@ -463,12 +464,13 @@ class Scenario(Model):
     def files(self) -> list[Path]:
         """Return the paths of the files that the result depends on, apart from the scenario: topology, profiles and
         schedule."""
-        topology = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
+        named = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
+        topology = files_of_machine(named) if named and input_files.is_file(named) else [named] if named else []
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
         system = system_of(self.topology)
         of_system = [system.profile, system.nic.profile if system.nic else None] if system else []
         profiles = [path for name in (self.profile, *of_system) if name for path in files_of(name)]
-        return [*([topology] if topology else []), *dict.fromkeys(profiles), *schedule]
+        return [*topology, *dict.fromkeys(profiles), *schedule]
 
     def contents(self) -> str:
         """Return the contents of `files`, joined. If they change, the results may change."""

@@ -127,7 +127,7 @@ def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Itera
 def _by_step(numbers: Numbers, rows: Step, read: Numbers, write: Numbers) -> Iterator[NumberedStep]:
     edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     for a, b in itertools.pairwise(edges if len(numbers) else [0]):
-        yield int(numbers[a]), rows.taken(np.s_[a:b]), read[a:b], write[a:b]
+        yield int(numbers[a]), Step._make(column[a:b] for column in rows), read[a:b], write[a:b]
 
 
 def _ends(rows: Step, places: Places) -> tuple[Numbers, Numbers]:

@@ -41,7 +41,7 @@ class Transfer(NamedTuple):
     dst: int
     dst_slot: int
     reduce: bool
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # a tuple has a method of this name
     joins: bool = False
 
     @property
@@ -109,7 +109,9 @@ class Schedule(_Named):
     collective; slots with higher numbers are scratch. `pipelined` says how loops over a large buffer follow each other.
     If it is true, a loop starts one step after the loop before it (trees, chains), else when that loop has ended
     (rings). `groups` are the ranks that take part; by default all are in one group. `root` is the position of the root
-    in its group. Raises ScheduleError if the columns do not fit together.
+    in its group. A transfer may have a route of its own: `route` holds for each row the index of its route in `routes`,
+    or −1 for the network's route (default). A route names all devices on it, those of sender and receiver included.
+    Raises ScheduleError if the columns do not fit together.
 
     >>> from simcoll import build
     >>> schedule = build("all_reduce", "ring", 4)
@@ -133,13 +135,16 @@ class Schedule(_Named):
     pipelined: bool = False
     root: int = 0
     groups: tuple[tuple[int, ...], ...] = ()
+    route: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    routes: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(tuple(g) for g in self.groups) or (tuple(range(self.n)),))
-        for name, plain in {"count": np.ones_like(self.step), "joins": np.zeros_like(self.step, np.bool_)}.items():
+        plain = {"count": np.int32(1), "joins": np.False_, "route": np.int32(-1)}
+        for name, value in plain.items():
             if not len(getattr(self, name)):
-                object.__setattr__(self, name, plain)
-        columns = self.columns
+                object.__setattr__(self, name, np.full(len(self.step), value))
+        columns = *self.columns, self.route
         if len({len(c) for c in columns}) != 1:
             raise ScheduleError(f"{self.name}: columns of unequal length")
         if self.n < 1 or self.n_chunks < 1:
@@ -149,8 +154,9 @@ class Schedule(_Named):
             | (np.maximum(self.src, self.dst) >= self.participants)
             | (np.minimum(self.src_slot, self.dst_slot) < 0)
             | (self.count < 1)
+            | (self.route >= len(self.routes))
         ):
-            raise ScheduleError(f"{self.name}: unknown participant or slot in transfer {i} ({self.row(int(i))})")
+            raise ScheduleError(f"{self.name}: unknown participant, slot or route in transfer {i} ({self.row(int(i))})")
         follows = np.zeros(len(self.step), np.bool_)
         follows[1:] = np.all([c[1:] == c[:-1] for c in (self.step, self.src, self.dst, self.reduce)], axis=0)
         for i in np.flatnonzero(self.joins & ~follows):
@@ -232,7 +238,8 @@ class Schedule(_Named):
         if len(self) == int(self.count.sum()):
             return self
         rows = Step._make(self.columns[1:])
-        return self.replace(step=np.repeat(self.step, self.count), **rows.by_slot()._asdict())
+        step, route = (np.repeat(column, self.count) for column in (self.step, self.route))
+        return self.replace(step=step, route=route, **rows.by_slot()._asdict())
 
     @cached_property
     def most_of_a_pair(self) -> int:
@@ -269,9 +276,9 @@ class Schedule(_Named):
             return NotImplemented
         plain = all(
             getattr(self, name) == getattr(other, name)
-            for name in ("collective", "n", "n_chunks", "agents", "pipelined", "root", "groups")
+            for name in ("collective", "n", "n_chunks", "agents", "pipelined", "root", "groups", "routes")
         )
-        return plain and all(map(np.array_equal, self.columns, other.columns))
+        return plain and all(map(np.array_equal, (*self.columns, self.route), (*other.columns, other.route)))
 
     __hash__ = None  # type: ignore[assignment]  # equal by contents, as lists are; typeshed has a method here
 

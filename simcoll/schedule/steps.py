@@ -35,7 +35,7 @@ class Step(NamedTuple):
     dst: Ints
     dst_slot: Ints
     reduce: Bools
-    count: Ints
+    count: Ints  # type: ignore[assignment]  # a tuple has a method of this name
     joins: Bools
 
     @property
@@ -182,8 +182,8 @@ def _by_slot(step: Step, base: Ints) -> tuple[Step, Ints]:
     row = np.repeat(np.arange(step.rows), step.count)
     within = (np.arange(len(row)) - np.repeat(np.cumsum(step.count) - step.count, step.count)).astype(np.int32)
     rows = step.taken(row)
-    slots = {"src_slot": rows.src_slot + within, "dst_slot": rows.dst_slot + within}
-    single = rows._replace(**slots, count=np.ones_like(within), joins=rows.joins | (within > 0))
+    src_slot, dst_slot, joins = rows.src_slot + within, rows.dst_slot + within, rows.joins | (within > 0)
+    single = rows._replace(src_slot=src_slot, dst_slot=dst_slot, count=np.ones_like(within), joins=joins)
     return single, base[row] + within
 
 

@@ -1,18 +1,19 @@
 """Files of devices and links: the shipped systems, and users' machines in the same format.
 
-A file that counts its devices by kind describes one node; a fabric joins copies of it. A file that lists its devices by
-name describes a whole topology. `counted` converts such a file into the equivalent file of one node, which the model of
-NCCL needs. Bandwidths count one direction. Patterns are shell patterns (`gpu[01]`, `nic*`). Quantities stay texts until
-a topology is built.
+A file that counts its devices by kind describes one node; a fabric joins copies of it. A file that is `like` another
+machine says only what differs. A file that lists its devices by name describes a whole topology. `counted` converts
+such a file into the equivalent file of one node, which the model of NCCL needs. Bandwidths count one direction.
+Patterns are shell patterns (`gpu[01]`, `nic*`). Quantities stay texts until a topology is built.
 """
 
 import fnmatch
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
@@ -27,7 +28,7 @@ from simcoll.errors import Diagnostic, InputError, Place, TopologyError, did_you
 from simcoll.topology.fabrics import FabricPlan
 from simcoll.topology.nccl_graphs import GraphSearch
 from simcoll.topology.routing import POLICIES, RoutingPolicy
-from simcoll.topology.wiring import Link
+from simcoll.topology.wiring import Link, Wiring
 
 # Bytes of memory for each link: 2,300 in a prediction on thousands of nodes, 10,000 in an explanation.
 LINK_BYTES: Final = 5000
@@ -148,11 +149,21 @@ class MachineFacts(Model):
     profile: str | None = None
 
 
+class Variant(Model):
+    """What differs from a machine: the number of its GPUs and NICs, and the rate of a NIC."""
+
+    gpus: Count | None = None
+    nics: Count | None = None
+    nic_bandwidth: Bandwidth | None = None
+
+
 class SystemFile(MachineFacts):
     """A topology file: devices and links. Devices counted by kind describe one machine; `nodes` of a scenario makes a
-    cluster of it. If devices are listed, `dims` are the sides of the torus or ring that their machines form, if any."""
+    cluster of it. `like` names the machine from which the file took the keys that it does not have. If devices are
+    listed, `dims` are the sides of the torus or ring that their machines form, if any."""
 
     name: str
+    like: str | None = None
     devices: Annotated[
         Annotated[dict[str, Count], Tag("<counts>")] | Annotated[tuple[Device, ...], Tag("<list>")],
         Discriminator(lambda value: "<counts>" if isinstance(value, dict) else "<list>"),
@@ -182,7 +193,7 @@ class CountedMachine(NamedTuple):
     nodes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity, as caches are keyed by it
 class MachineFile:
     """A file of devices and links; its `tree` has the line and column of each value, for messages."""
 
@@ -209,13 +220,116 @@ def shipped_systems() -> dict[str, Path]:
     return _SHIPPED
 
 
-def read_machine(tree: Node) -> MachineFile:
-    """Validate the tree of a topology file. Raises InputError with all mistakes; `template` checks link patterns."""
-    return yaml_tree.once(_machine, tree)
+def read_machine(tree: Node, below: tuple[str, ...] = ()) -> MachineFile:
+    """Validate the tree of a topology file. Raises InputError with all mistakes; `template` checks link patterns.
+    `below`: the names of the machines that are like this one, to find circles."""
+    like = tree.get("like")
+    if like is None:
+        return yaml_tree.once(_machine, tree)
+    name = str(like.value)
+    if name in below:
+        circle = " is like ".join((*below[below.index(name) :], name))
+        raise InputError([Diagnostic(circle, "give one of them devices and links", "like", like.place)])
+    return yaml_tree.once(_machine_like, tree, read_machine(yaml_tree.read(_path_of(like)), (*below, name)))
 
 
 def _machine(tree: Node) -> MachineFile:
     return MachineFile(yaml_tree.validate(SystemFile, [tree])[0], tree)
+
+
+def _path_of(like: Node) -> Path:
+    """Return the file that a key `like` names: a shipped system's, or a user's. Raises InputError for other names."""
+    name = str(like.value)
+    if name in _SHIPPED or input_files.names_yaml(name):
+        return _SHIPPED.get(name) or Path(name)
+    raise InputError([Diagnostic(f"{name!r} is no shipped system", in_place_of(name), "like", like.place)])
+
+
+def files_of_machine(path: Path) -> list[Path]:
+    """Return the files that describe a machine: its own, and those of the machines that it is like."""
+    like = yaml_tree.read(path).get("like")
+    return [path] if like is None else [path, *files_of_machine(_path_of(like))]
+
+
+def _machine_like(tree: Node, base: MachineFile) -> MachineFile:
+    """Return the machine of a file with the key `like`: the machine `base`, changed as the file says. `links` may hold
+    changes of links by kind. The profile stays if the GPUs are of the same kind, and joined by the same kinds of links;
+    results of NCCL's graph search stay if nothing changed on which they depend."""
+    place = tree.get("like").place  # type: ignore[union-attr]
+    own = {key: child for key, child in tree.value.items() if key not in Variant.model_fields}
+    change = {key: child for key, child in tree.value.items() if key in Variant.model_fields}
+    below = varied(base, yaml_tree.validate(Variant, [Node(change, place, tree.keys)])[0], tree.keys)
+    links, rules_below = own.get("links"), below.tree.get("links")
+    if links and rules_below and isinstance(links.value, dict):
+        own["links"] = Node(_changed(rules_below.value, links), links.place)
+    own.setdefault("name", Node(Path(tree.place.source).stem, place))
+    whole = yaml_tree.over(below.tree, Node(own, tree.place, tree.keys))
+    file = _machine(whole).file
+    if "profile" not in own and _fitted_on(file) != _fitted_on(below.file):
+        whole = replace(whole, value={key: child for key, child in whole.value.items() if key != "profile"})
+    if file.nccl and "nccl" not in own and _searched_on(file) != _searched_on(below.file):
+        whole = yaml_tree.put(whole, "nccl.graphs", Node([], place))
+    return _machine(whole)
+
+
+def _changed(below: Sequence[Node], changes: Node) -> list[Node]:
+    """Return the trees of link rules with `changes` by kind of link. Raises InputError for a kind without links."""
+    kinds = [str(kind.value) if (kind := rule.get("kind")) else "link" for rule in below]
+    if unknown := next((kind for kind in changes.value if kind not in kinds), None):
+        place, problem = changes.keys[unknown], f"the machine has no links of kind {unknown!r}"
+        raise InputError([Diagnostic(problem, did_you_mean(unknown, dict.fromkeys(kinds)), f"links.{unknown}", place)])
+    return [yaml_tree.over(rule, changes.value.get(kind) or rule) for rule, kind in zip(below, kinds, strict=True)]
+
+
+def _fitted_on(file: SystemFile) -> tuple[object, ...]:
+    """Return all by which a profile is chosen for GPUs, but for their model."""
+    return file.gpu and (file.gpu.generation, file.gpu.compute_capability), {rule.kind for rule in file.links}
+
+
+def _searched_on(file: SystemFile) -> tuple[object, ...]:
+    """Return all that NCCL's graph search depends on."""
+    links = [rule for rule in file.links if rule.kind != "memory"]
+    gpu = file.gpu.model_copy(update={"model": ""}) if file.gpu else None
+    return file.devices, links, file.in_network, gpu, file.cpu and file.cpu.vendor, file.nic and file.nic.rate
+
+
+_NOWHERE: Final[Mapping[str, Place]] = MappingProxyType({})
+
+
+def varied(machine: MachineFile, change: Variant, places: Mapping[str, Place] = _NOWHERE) -> MachineFile:
+    """Return a machine with other numbers of GPUs and NICs a node, and another rate of NICs. `places`: of these keys in
+    a file.
+
+    The first GPUs stay, and their share of the NICs. NIC i of n has the links of NIC i * m // n of these m. Results of
+    NCCL's graph search for several nodes go if the NICs changed. Raises InputError for more GPUs than there are, for a
+    machine without NICs, and for one whose file lists its devices.
+    """
+    file = machine.file
+    if change == Variant():
+        return machine
+    gpus, nics = (file.counts.get(kind, 0) for kind in ("gpu", "nic"))
+    kept = gpus if change.gpus is None else change.gpus
+    left = -(-nics * kept // max(1, gpus))
+    wanted = left if change.nics is None else change.nics
+    of_nics = change.nics is not None or change.nic_bandwidth is not None
+    if isinstance(file.devices, tuple) or kept > gpus or (of_nics and not nics):
+        key = next(key for key in Variant.model_fields if getattr(change, key) is not None)
+        has = f"has {gpus} GPUs and {nics} NICs a node" if file.counts else "lists its devices by name"
+        path = key if places else f"topology.{key}"
+        raise InputError([Diagnostic(f"{file.name} {has}", "leave the key out", path, places.get(key))])
+    plan = template(file)
+    origin = {name: name for name, data in plan.devices if data["kind"] not in ("gpu", "nic")}
+    origin |= {f"gpu{i}": f"gpu{i}" for i in range(kept)}
+    origin |= {f"nic{i}": f"nic{i * left // wanted}" for i in range(wanted)}
+    copies = grouped(origin, origin.__getitem__)
+    ends = {(a, b): link for u, v, link in plan.links for a in copies.get(u, ()) for b in copies.get(v, ())}
+    document = file.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    document |= {"devices": {**file.counts, "gpu": kept} | ({"nic": wanted} if nics else {}), "links": rules(ends)}
+    if change.nic_bandwidth:
+        document["nic"]["rate"] = change.nic_bandwidth
+    if file.nccl and (change.nic_bandwidth or wanted != nics):
+        document["nccl"]["graphs"] = [row for row in document["nccl"]["graphs"] if row["nodes"] == "one"]
+    return _machine(yaml_tree.located(document, machine.tree.place))
 
 
 def read_shipped(name: str) -> MachineFile:
@@ -224,7 +338,7 @@ def read_shipped(name: str) -> MachineFile:
 
 
 def _shipped_machine(name: str) -> MachineFile:
-    return _machine(yaml_tree.read(_SHIPPED[name]))
+    return read_machine(yaml_tree.read(_SHIPPED[name]))
 
 
 def in_place_of(name: str) -> str:
@@ -363,6 +477,17 @@ def counted(file: SystemFile) -> CountedMachine:
         rate, latency = min(link.bandwidth for link in out), max(link.latency_ps for link in out)
         document["nic"] = {"rate": f"{rate} B/s", "latency": f"{latency} ps", "trunk_latency": f"{latency} ps"}
     return CountedMachine(SystemFile.model_validate(document), len(members))
+
+
+def hosts_of(node: SystemFile) -> int:
+    """Return the number of hosts in a node: groups of devices that other links than NVLink join, each with GPUs and a
+    processor. A rack of NVL72 has one for each tray; other systems, and files without processors, have one."""
+    plan = template(node)
+    wiring, kinds = Wiring(), {name: data["kind"] for name, data in plan.devices}
+    links = [(u, v) for u, v, link in plan.links if u != v and link.kind not in ("nvlink", "xgmi")]
+    wiring.fill(((name, {}) for name in kinds), ((u, v, Link(1, 0)) for u, v in links))
+    groups = {frozenset(wiring.reached(gpu)) for gpu, kind in kinds.items() if kind == "gpu"}
+    return max(1, len(groups)) if all(any(kinds[each] == "cpu" for each in group) for group in groups) else 1
 
 
 def node_file(file: SystemFile) -> SystemFile:

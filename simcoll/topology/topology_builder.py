@@ -27,6 +27,7 @@ from simcoll.topology.machine_files import (
     rules,
     shipped_systems,
     template,
+    varied,
 )
 from simcoll.topology.routing import RoutingPolicy
 from simcoll.topology.topology_keys import Override, Spread, TopologySpec, check_keys
@@ -42,13 +43,8 @@ def load_system(name: str) -> SystemFile:
     if not input_files.names_yaml(name):
         raise InputError(f"{name!r} is no shipped system", in_place_of(name))
     tree = yaml_tree.read(Path(name))
-    named = tree.get("system")
-    if named is None:
-        return read_machine(tree).counted.node
-    if str(named.value) not in known:
-        problem = f"{named.plain()!r} is no shipped system"
-        raise InputError([Diagnostic(problem, did_you_mean(str(named.value), known), "system", named.place)])
-    return load_system(str(named.value))
+    keys = tree.get("system") and machine_of(of_keys({"file": name}))[1]
+    return (keys or read_machine(tree)).counted.node
 
 
 def nodes_of(spec: TopologySpec) -> int:
@@ -68,22 +64,26 @@ def nodes_of(spec: TopologySpec) -> int:
 def described(spec: TopologySpec) -> SystemFile | None:
     """Return the file of the machine of which the topology has one or more copies; None for a fabric of bare hosts.
     Raises InputError."""
+    machine = machine_of(spec)[1]
+    return machine.counted.node if machine else None
+
+
+def machine_of(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
+    """Return the keys of a topology, with those of its file, and its machine, changed as `gpus`, `nics` and
+    `nic_bandwidth` ask; None for a fabric of bare hosts. Raises InputError."""
+    machine = None
     if spec.system is not None:
-        return load_system(spec.system)
-    if spec.file is None:
-        return None
-    tree = yaml_tree.read(Path(spec.file))
-    return None if tree.get("devices") is None and tree.get("system") is None else load_system(spec.file)
+        machine = read_shipped(spec.system)
+    elif spec.file is not None:
+        spec, machine = _read_file(spec)
+    return spec, machine and yaml_tree.once(varied, machine, spec.variant)
 
 
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
     """Build the topology of `spec`. Raises InputError. `seed` is for bandwidths with a random `spread`. `without`:
     devices that are missing in every node, e.g. `nic3`."""
-    title, machine = spec.title, None
-    if spec.system is not None:
-        machine = read_shipped(spec.system)
-    elif spec.file is not None:
-        spec, machine = _read_file(spec)
+    title = spec.title
+    spec, machine = machine_of(spec)
     if spec.routing == "adaptive" and machine and isinstance(machine.file.devices, tuple):
         raise InputError(f"{machine.file.name} lists its devices: adaptive routing has no effect", "leave it out")
     plan, routing, routes = _cluster(spec, machine) if machine else _hosts(spec)
@@ -119,7 +119,7 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
     path = str(spec.file)
     tree = yaml_tree.read(Path(path))
     given = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"file"})
-    if tree.get("devices") is not None:
+    if {"devices", "like"} & {*tree.keys}:
         try:
             check_keys(spec, machine=True)
         except ValueError as error:

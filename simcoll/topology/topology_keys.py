@@ -16,6 +16,7 @@ from simcoll.topology.machine_files import (
     DurationText,
     FabricRouting,
     RouteTable,
+    Variant,
     in_place_of,
     quantity,
     shipped_systems,
@@ -78,6 +79,12 @@ class TopologySpec(Model):
     """Name of a shipped system (`simcoll topology list`)."""
     nodes: Count | None = None
     """Number of nodes of the system. Default: 1."""
+    gpus: Count | None = None
+    """Number of GPUs of a node: the first ones, with their share of the NICs. Default: all of the system."""
+    nics: Count | None = None
+    """Number of NICs of a node, evenly beside its GPUs. Default: as the system has them."""
+    nic_bandwidth: Bandwidth | None = None
+    """Rate of a NIC. Default: as the system has it."""
     fabric: Annotated[str, OneOf("fabric", lambda: FABRICS)] | None = None
     """Network that joins the nodes (default `rail-optimised`), or hosts without GPUs."""
     hosts: Count | None = None
@@ -131,9 +138,15 @@ class TopologySpec(Model):
     def title(self) -> str:
         """The name of the topology in results."""
         name = self.system or (Path(self.file).stem if self.file else None)
-        if name is None or self.fabric in (None, "rail-optimised"):
-            return name or str(self.fabric)
-        return f"{name}/{self.fabric}"
+        if name is None:
+            return str(self.fabric)
+        fabric = [] if self.fabric in (None, "rail-optimised") else [str(self.fabric)]
+        return "/".join([name, *(f"{key}={value}" for key, value in self.variant if value is not None), *fabric])
+
+    @property
+    def variant(self) -> Variant:
+        """What differs from the system."""
+        return Variant.model_construct(**{key: getattr(self, key) for key in Variant.model_fields})
 
 
 _GOES_WITH: Final = {
@@ -178,9 +191,10 @@ def _check_cluster(spec: TopologySpec, fabric: str) -> None:
 
 
 def _check_hosts(spec: TopologySpec, fabric: str) -> None:
-    for key in ("nodes", "nodes_per_leaf"):
+    for key in ("nodes", "nodes_per_leaf", *Variant.model_fields):
         if getattr(spec, key) is not None:
-            raise ValueError(f"{key!r} is for a system; write {key.replace('nodes', 'hosts')}")
+            cure = f"write {key.replace('nodes', 'hosts')}" if "nodes" in key else "leave it out"
+            raise ValueError(f"{key!r} is for a system; {cure}")
     if fabric == "rail-optimised":
         raise ValueError("bare hosts have no rails; choose another fabric, or name a system")
     if spec.hosts is None and spec.dims is None:

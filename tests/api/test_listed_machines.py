@@ -7,6 +7,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from command import simcoll
+from systems import WITH_GPUS
 
 import simcoll as sc
 from simcoll.api.sweeps import spelt
@@ -15,7 +16,6 @@ from simcoll.errors import InputError
 from simcoll.formats import importers
 from simcoll.report import exports
 from simcoll.topology import topology_builder
-from simcoll.topology.machine_files import shipped_systems
 
 ASKED = [("all_reduce", "64 KiB"), ("all_reduce", "64 MiB"), ("all_to_all", "1 MiB"), ("broadcast", "1 MiB")]
 COLUMNS = (  # all that a prediction says, beside the names of the topology and of its devices
@@ -30,7 +30,7 @@ NODES = (1, 2)
 
 def machines() -> Iterator[tuple[str, int]]:
     """Every shipped system, on one node, and on two where it has NICs."""
-    for name in shipped_systems():
+    for name in (*WITH_GPUS, "loopback"):
         yield from ((name, nodes) for nodes in NODES if nodes == 1 or topology_builder.load_system(name).nic)
 
 

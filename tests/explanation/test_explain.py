@@ -350,7 +350,7 @@ def test_a_step_of_one_call_has_the_answers_of_the_call(system: str):
 
 
 OF_CALLS = {"collective", "size_bytes", "op", "root", "in_place", "steps", "algbw_GBps", "busbw_GBps"}
-OF_STEPS = {"workload", "step_us", "compute_us", "exposed_us"}
+OF_STEPS = {"workload", "step_us", "compute_us", "waiting_us", "exposed_us"}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from foreign import brought
 
 import simcoll as api
 from simcoll.config.yaml_tree import shipped
+from simcoll.errors import InputError
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.result_rows import read as read_results
 from simcoll.scenario import scenario_files
@@ -31,20 +32,21 @@ def test_single_runs_and_nothing_of_the_environment():
     assert "hunter2" not in repr(rows) and "PATH" not in repr(rows)
 
 
-def test_rccl_and_mpi_tables():
-    """rccl-tests' JSON lines, OSU and IMB: whole buffers, ranks times the part where a rank has a part."""
+def test_rccl_tables():
+    """rccl-tests' JSON lines: times in place are beside those out of place."""
     (row,) = parse_measured(foreign.RCCL_LINES, "x")
     assert (row.collective, row.ranks, row.time_us, row.in_place_time_us) == ("all_gather", 8, 12.3, 12.1)
-    rows = parse_measured(foreign.OSU, "x", {"ranks": 4})
-    assert [(row.collective, row.size_bytes, row.time_us) for row in rows] == [
-        ("all_gather", 16, 2.41),
-        ("all_gather", 4096, 5.41),
-    ]
-    rows = parse_measured(foreign.IMB, "x")
-    assert [(row.collective, row.ranks, row.time_us, row.runs) for row in rows] == [
-        ("all_reduce", 4, 6.5, 1000),
-        ("barrier", 8, 1.79, 1000),
-    ]
+
+
+@pytest.mark.parametrize("name", foreign.TABLES)
+def test_tables_of_other_benchmarks(name: str):
+    """Whole buffers in bytes, mean or median times in microseconds; what the text lacks is asked for."""
+    text, given, expected = foreign.TABLES[name]
+    rows = parse_measured(text, "x", given)
+    assert [(row.collective, row.ranks, row.size_bytes, row.time_us) for row in rows] == expected
+    for lacking in given:
+        with pytest.raises(InputError, match=f"the file does not say .*{lacking}"):
+            parse_measured(text, "x", {column: value for column, value in given.items() if column != lacking})
 
 
 @pytest.fixture(scope="module")

@@ -233,15 +233,23 @@ OLD = """\
 """
 
 
-def new(program: str = "all_gather", redop: str = "none", root: int = -1, bus: float = 0.875, before: str = "") -> str:
+def new(
+    program: str = "all_gather",
+    redop: str = "none",
+    root: int = -1,
+    bus: float = 0.875,
+    before: str = "",
+    wrong: str = "0",
+) -> str:
     """A run of 8 ranks on 2 hosts, as versions from 2.13 on print it; 100 GB/s and 200 GB/s."""
+    inside = "N/A" if program in ("alltoall", "sendrecv") else wrong
     ranks = [
         f"#  Rank {r:2} Group  0 Pid {700 + r:6} on   node{r // 4} device {r % 4:2} [0x{r:02x}] NVIDIA H100 80GB HBM3"
         for r in range(8)
     ]
     rows = [
         f"{size:12}  {size // 4:12}     float  {redop:>6}  {root:6}  {size / 1e3 / bw:7.2f}  {bw:6.2f}  "
-        f"{bw * bus:6.2f}       0  {size / 1e3 / bw + 1:7.2f}  {bw:6.2f}  {bw * bus:6.2f}     N/A"
+        f"{bw * bus:6.2f}  {wrong:>6}  {size / 1e3 / bw + 1:7.2f}  {bw:6.2f}  {bw * bus:6.2f}  {inside:>6}"
         for size, bw in ((10_000_000, 100), (40_000_000, 200))
     ]
     return "\n".join(
@@ -307,19 +315,29 @@ RCCL version : 2.20.5-HEAD:xyz
 
 
 def test_how_calls_were_launched():
-    """GPUs that a thread drives, where it is more than one, and a CUDA graph, as keys of the scenario."""
+    """GPUs that a thread drives, calls in a loop, and a CUDA graph, as keys of the scenario."""
     line = "# nThread 1 nGpus 1 "
     assert line in new()
     for told, keys in (
-        (line, {}),
-        ("# nThread 4 nGpus 1 ", {}),
-        ("# nThread 1 nGpus 4 ", {"launch.gpus_per_process": "4"}),
-        ("# nThread 2 nGpus 1 graph: 3 ", {"launch.graph": "true", "launch.replays": "3"}),
+        (line, {"launch.gpus_per_process": "1", "launch.calls": "20"}),
+        ("# nThread 4 nGpus 1 ", {"launch.gpus_per_process": "1", "launch.calls": "20"}),
+        ("# nThread 1 nGpus 4 ", {"launch.gpus_per_process": "4", "launch.calls": "20"}),
+        (
+            "# nThread 2 nGpus 1 graph: 3 ",
+            {"launch.graph": "true", "launch.replays": "3", "launch.gpus_per_process": "1"},
+        ),
     ):
         rows = parse_measured(new().replace(line, told), "t")
         assert [{c: text for c, text in row.others.items() if c.startswith("launch.")} for row in rows] == [
             keys for _ in rows
         ]
+
+
+@pytest.mark.parametrize(("together", "calls"), [(1, "20"), (8, None)])
+def test_calls_that_are_launched_together_are_no_loop(together: int, calls: str | None):
+    """`agg iters` counts calls of one launch: a loop of single calls has one."""
+    rows = parse_measured(new().replace("iters: 20", f"iters: 20 agg iters: {together}"), "t")
+    assert {row.others.get("launch.calls") for row in rows} == {calls}
 
 
 def test_several_tests_in_one_text():
@@ -550,7 +568,7 @@ def test_rows_alone_say_which_columns_they_have(
         " ".join(
             [
                 f"{size} {size // 4} float {lead}",
-                *[f"{time:.7g} {size / time / 1e3:.2f} {size / time / 1e3:.2f}{' 0' * bool(wrong)}"] * runs,
+                *[f"{time:.7g} {size / time / 1e3:.2f} {size / time / 1e3:.2f}{' N/A' * bool(wrong)}"] * runs,
             ]
         )
         for time, size in zip(times, (2**10, 2**20, 2**30), strict=True)
@@ -672,8 +690,28 @@ def test_debug_output_names_the_collective():
     ],
 )
 def test_what_was_forced(line: str, forced: tuple[str | None, str | None]):
-    """One algorithm or protocol that the environment allows is that of the rows; several, or all but one, are none."""
-    assert {(row.algorithm, row.protocol) for row in parse_measured(f"{line}\n{new()}", "t")} == {forced}
+    """One algorithm or protocol that the environment allows is that of the rows; several, or all but one, are kept as
+    the variable."""
+    rows = parse_measured(f"{line}\n{new()}", "t")
+    assert {(row.algorithm, row.protocol) for row in rows} == {forced}
+    variable = re.search(r"NCCL_ALGO='?([^\s']+)", line)
+    assert {row.others.get("env.nccl_algo") for row in rows} == {variable[1] if variable and not forced[0] else None}
+
+
+@pytest.mark.parametrize(
+    ("program", "value", "algorithm"),
+    [("all_gather", "Tree", "ring"), ("all_reduce", "Tree", "tree"), ("all_reduce", "^NVLS,Tree", "ring"),
+     ("all_reduce", "allgather:ring;allreduce:tree", "tree"), ("broadcast", "NVLS", "ring")],
+)  # fmt: skip
+def test_what_was_forced_is_predicted(program: str, value: str, algorithm: str, tmp_path: Path):
+    """The algorithm that NCCL_ALGO leaves is predicted; a collective that lacks it ran a ring."""
+    redop, root, bus = {"all_reduce": ("sum", -1, 1.75), "broadcast": ("none", 0, 1)}.get(program, ("none", -1, 0.875))
+    rows, times = new(program, redop, root, bus).replace("node1", "node0"), []
+    for forced in (value, algorithm):
+        (tmp_path / "log").write_text(f"mpirun -x NCCL_ALGO='{forced}' {program}_perf\n{rows}")
+        points = simcoll("compare", tmp_path / "log", "--on", "hgx-h100", "--json").json["points"]
+        times.append([point["predicted_us"] for point in points])
+    assert times[0] == times[1]
 
 
 def test_runs_of_a_point_are_one_row():
@@ -728,17 +766,20 @@ def test_inferring_the_collective(redop: str, root: int, bus: float, collective:
 
 
 def test_a_collective_that_cannot_be_inferred():
-    """all_gather and all_to_all print alike: the complaint names both and asks; a default answers."""
-    text = new(before="#")
+    """Unchecked, all_gather and all_to_all print alike: the complaint names both and asks; a default answers. Checked,
+    only sends and receives have no errors in place."""
+    text = new(before="#", wrong="N/A")
     (complaint,) = complaints(text)
     assert complaint.endswith("give collective=NAME, with --collective NAME, one of all_gather, all_to_all")
     assert {r.collective for r in parse_measured(text, "t", {"collective": "alltoall"})} == {"all_to_all"}
+    for program, name in (("all_gather", "all_gather"), ("alltoall", "all_to_all")):
+        assert {r.collective for r in parse_measured(new(program, before="#"), "t")} == {name}
 
 
 def test_a_collective_that_is_given_names_what_is_open_alone(tmp_path: Path):
     """In a log of several tests NAME is that of the tables whose columns leave it open, and of no other: a table that
     can be told keeps its name at every door, and one that is open among others than NAME is not called so."""
-    told, open_ = new(before="#", redop="sum", bus=1.75), new(before="#")
+    told, open_ = new(before="#", redop="sum", bus=1.75), new(before="#", wrong="N/A")
     (tmp_path / "both.log").write_text(told + open_, encoding="utf-8")
     (tmp_path / "told.log").write_text(told, encoding="utf-8")
     rows = parse_measured(told + open_, "t", {"collective": "all_gather"})
@@ -756,13 +797,139 @@ def test_a_collective_that_is_given_names_what_is_open_alone(tmp_path: Path):
 
 
 def test_number_of_ranks():
-    """Without a list of ranks it is the default, else threads × GPUs of one process; without these it is asked for."""
-    text = "\n".join(line for line in new().splitlines() if "Rank" not in line)
+    """Without a list of ranks it is the default, or what busbw shows; else threads × GPUs of one process, unless busbw
+    contradicts; else it is asked for."""
+    assert {row.ranks for row in parse_measured(re.sub(r"(?m)^# +Rank.*\n", "", new()), "t")} == {8}
+    text = "\n".join(line for line in new("broadcast", root=0, bus=1).splitlines() if "Rank" not in line)
     threads = text.replace("nThread 1 nGpus 1", "nThread 2 nGpus 4")
     assert {row.ranks for row in parse_measured(threads, "t")} == {8}
     assert {row.ranks for row in parse_measured(threads, "t", {"ranks": 16})} == {16}
     for unknown in (text.replace("nThread", "n"), text.replace("nThread 1", "nThread 0")):
         assert "ranks took part; give ranks=N, with --where ranks=N" in complaints(unknown)[0]
+
+
+ROWS = """\
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+   134217728      33554432     float     sum      -1    29770    4.51    4.51      0    29873    4.49    4.49      0
+   268435456      67108864     float     sum      -1    59440    4.52    4.52      0    59568    4.51    4.51      0
+"""
+BANNER = "# nThread 1 nGpus 2 warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+
+
+def mixed(*, ranks: bool, header: str, label: str = "") -> str:
+    """Two runs of two ranks in one log, lines interleaved; headers at the `top`, or one among the `rows`."""
+    lists = [
+        f"#  Rank  {r} Group  0 Pid {host}001 on node{host} device  {r} [0x0{r}] NVIDIA A100"
+        for host in (1, 2)
+        for r in (0, 1)
+    ]
+    head, *rows = ROWS.splitlines()
+    heads = [head, head, *rows, *rows] if header == "top" else [head, rows[0], head, *rows, rows[1]]
+    lines = [*(BANNER + BANNER).splitlines(), *(lists if ranks else []), *heads, *["# Avg bus bandwidth    : 4.5"] * 2]
+    return "\n".join(f"{label}{line}" for line in lines)
+
+
+@pytest.mark.parametrize("given", [{}, {"ranks": 4}])
+@pytest.mark.parametrize("ranks", [True, False])
+@pytest.mark.parametrize("header", ["top", "rows"])
+@pytest.mark.parametrize("label", ["", "[1,0]<stdout>: ", "0: "])
+def test_two_runs_in_one_log_are_two(given: dict[str, int], ranks: bool, header: str, label: str):
+    """Lines of runs that each process made by itself are never merged, nor are ranks asked for; a run that broke off,
+    and was repeated, is one."""
+    (complaint,) = complaints(mixed(ranks=ranks, header=header, label=label), **given)
+    assert "2 separate runs" in complaint and "without MPI=1" in complaint
+    broken = BANNER + ROWS.splitlines()[0] + "\nTest NCCL failure\n" + BANNER + ROWS
+    assert len(parse_measured(broken, "t", {"collective": "all_reduce", **given})) == 2
+
+
+def test_one_rank_measures_nothing():
+    """A busbw of 0 beside times is of one rank, whether the log lists it or not, and whatever was run."""
+    alone = re.sub(r"(4\.5\d)    4\.5\d ", "\\1    0.00 ", ROWS)
+    rank = "#  Rank  0 Group  0 Pid    127 on nodea device  0 [0x00] NVIDIA A10G\n"
+    for text in (rank + alone, alone, BANNER.replace("nGpus 2", "nGpus 1") + alone):
+        (complaint,) = complaints(text)
+        assert "one rank: nothing is communicated, so busbw is 0" in complaint and "-g N" in complaint
+
+
+@pytest.mark.parametrize(
+    ("numbers", "header", "ranks", "meant"),
+    [
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 0", "redop root", 2, ("all_reduce", 1 << 20)),
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 N/A", "redop root", 2, ("send_recv", 1 << 20)),
+        ("10.0 104.86 104.86 N/A 10.0 104.86 104.86 N/A", "redop root", 2, ("all_reduce", "send_recv")),
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 N/A", "redop root", 8, ("send_recv", 1 << 20)),
+        ("10.0 734.00 734.00 0 10.0 734.00 734.00 0", "", 8, ("all_gather", 8 << 20)),
+        ("10.0 734.00 734.00 0 10.0 734.00 734.00 0", "redop", 8, ("reduce_scatter", 8 << 20)),
+        ("10.0 104.86 104.86 0 10.0 104.86 104.86 0", "", 2, ("all_gather", 2 << 20)),
+    ],
+)
+def test_rows_that_two_collectives_print(numbers: str, header: str, ranks: int, meant: tuple[str, object]):
+    """Sends and receives have no errors in place; before 2020 all_gather and reduce_scatter had sizes of a rank's part,
+    and one bandwidth. Where two collectives fit, both are named."""
+    run = "time algbw busbw #wrong" if "root" in header else "time algbw busbw error"
+    lead = " ".join({"redop": "sum", "root": "-1"}[word] for word in header.split())
+    text = f"# size count type {header} {run} {run}\n 1048576 262144 float {lead} {numbers}\n"
+    if isinstance(meant[1], int):
+        assert [(row.collective, row.size_bytes) for row in parse_measured(text, "t", {"ranks": ranks})] == [meant]
+    else:
+        assert complaints(text, ranks=ranks)[0].endswith(f"one of {', '.join(map(str, meant))}")
+
+
+def test_debug_lines_say_how_many_ranks_there_are():
+    """NCCL's own count, where the list of ranks is missing; hosts are counted if each rank has a line."""
+    said = "\n".join(f"n{r // 2}:36{r}:37 [{r % 2}] NCCL INFO comm 0x7 rank {r} nranks 4 cudaDev 0" for r in range(4))
+    table = re.sub(r"(?m)^#  Rank.*\n", "", new("broadcast", root=0, bus=1))
+    assert {(row.ranks, row.nodes) for row in parse_measured(f"{said}\n{table}", "t")} == {(4, 2)}
+    assert {(row.ranks, row.nodes) for row in parse_measured(f"{said[:50]}\n{table}", "t")} == {(4, None)}
+    other = "n0:1:2 [0] NCCL INFO comm 0x9 rank 0 nranks 2 cudaDev 0"
+    assert "how many ranks" in complaints(f"{said}\n{other}\n{table.replace('nThread', 'n')}")[0]
+
+
+@pytest.mark.parametrize("program", ["alltoall", "sendrecv"])
+def test_what_is_forced_does_not_reach_messages(program: str):
+    """NCCL reads NCCL_ALGO and NCCL_PROTO for collectives with algorithms only."""
+    forced = f"mpirun -x NCCL_ALGO=Tree -x NCCL_PROTO=LL {program}_perf\n"
+    assert {(row.algorithm, row.protocol) for row in parse_measured(forced + new(program, bus=1), "t")} == {
+        (None, None)
+    }
+
+
+@pytest.mark.parametrize("columns", ["2026-01-05 09:00:00", "12.5", "0.1 0.2 0.3"])
+@pytest.mark.parametrize("tag", ["", "[1,0]<stdout>:", "0: "])
+def test_rows_with_further_columns_and_repeated_tags(columns: str, tag: str):
+    """Options of the tests add columns at the end, and a launcher may label each piece of a row."""
+    text = re.sub(r"(?m)^( +\d+ .*?-1)(.*)$", rf"\g<1>{tag}\g<2> {columns}", new())
+    assert parse_measured(re.sub("(?m)^", tag, text), "t") == parse_measured(re.sub("(?m)^", tag, new()), "t")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "time_us"),
+    [("time_ms", "45", 45e3), ("Time (ms)", "45", 45e3), ("latency_s", "0.045", 45e3), ("busbw", "250", 64424.50944),
+     ("busbw_GBps", "250", 64424.50944), ("BusBW (Gbps)", "2000", 64424.50944), ("algbw (GB/s)", "200", 42949.67296)],
+)  # fmt: skip
+def test_a_csv_may_have_other_units_or_bandwidths(column: str, cell: str, time_us: float):
+    """Times in other units, and bandwidths in place of times: the time is size x factor / busbw."""
+    header = f"collective,ranks,size_bytes,{column}"
+    assert only(f"{header}\nall_reduce,16,8589934592,{cell}\n").time_us == pytest.approx(time_us)
+
+
+def test_a_bandwidth_that_tells_no_time():
+    """A unit that may be of bits or bytes is asked for; 0 GB/s is no time."""
+    head = "collective,ranks,size_bytes,"
+    assert "busbw_GBps (10^9 bytes a second) or busbw_Gbps" in complaints(f"{head}busbw_gbps\nall_reduce,2,8,1\n")[0]
+    assert "busbw: gives no time" in complaints(f"{head}busbw\nall_reduce,2,8,0\n")[0]
+
+
+def test_runs_on_different_hosts_are_kept_apart(tmp_path: Path):
+    """Two runs one after the other are repetitions on the same hosts only; else each has its number, to choose by."""
+    one = new("all_gather").replace("node1", "node0")
+    again, other = one + one, one + one.replace("node0", "node7")
+    assert [row.runs for row in parse_measured(again, "t")] == [2, 2]
+    assert [row.others["run"] for row in parse_measured(other, "t")] == ["1", "1", "2", "2"]
+    (tmp_path / "log").write_text(other)
+    asked = ["compare", tmp_path / "log", "--on", "hgx-h100"]
+    assert "differ in run (1, 2); choose, e.g. with --where run=1" in simcoll(*asked).err
+    assert simcoll(*asked, "--where", "run=2").status == 0
 
 
 def test_split_groups():

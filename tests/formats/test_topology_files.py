@@ -18,6 +18,8 @@ from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
 from simcoll.scenario import scenario_files
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
+from simcoll.topology.machine_files import shipped_systems
+from simcoll.topology.topology_builder import load_system
 
 
 def topology_of(path: Path) -> Topology:
@@ -56,6 +58,34 @@ def test_a_matrix_of_nvidia_smi_is_a_machine(tmp_path: Path):
     for line in ("speeds and latencies", "dgx-a100", "NIC2: none shares a PCIe switch", "nic1 is mlx5_1"):
         assert line in done.out
     assert "# assumed: speeds" in path.read_text()  # the file tells it too
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_systems() if (gpu := load_system(name).gpu) and gpu.vendor == "nvidia"]
+)
+def test_the_matrix_of_a_shipped_system_gives_its_times(name: str, tmp_path: Path):
+    """Law: import of what `nvidia-smi topo -m` prints on a shipped system gives a machine with this system's times."""
+    path, _ = brought(tmp_path, foreign.matrix_of(name), "--assume", name)
+    for nodes in range(1, 3 if load_system(name).nic and "72" not in name else 2):
+        asked = ["predict", "all_reduce", "--size", "64 MiB", "--nodes", nodes, "--json", "--on"]
+        assert len({simcoll(*asked, on).json["points"][0]["time_us"] for on in (path, name)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "gpus", "assumed", "switched"),
+    [
+        ("NV4", 4, "hgx-a100-4", False), ("NV4", 4, "dgx-a100", False), ("NV6", 4, "gh200-4", False),
+        ("NV6", 4, "hgx-h100", False), ("NV2", 4, "dgx1-v100", False), ("NV4", 3, "dgx-a100", False),
+        ("NV12", 2, "dgx-a100", True), ("NV8", 8, "dgx-a100", True), ("NV8", 8, "hgx-h100", True),
+        ("NV18", 2, "hgx-h100", True), ("NV8", 4, "hgx-h100", True),
+    ],
+)  # fmt: skip
+def test_a_mesh_is_a_mesh(cells: str, gpus: int, assumed: str, switched: bool):
+    """Behind switches all NVLinks of a GPU lead to each other GPU; pairs that share its links are joined directly."""
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [" ".join([a, *("X" if a == b else cells for b in names)]) for a in names]
+    sketch = nvidia_smi.read("\n".join([" ".join(names), *rows]), "x", assumed)
+    assert bool(sketch.counts["nvswitch"]) == switched
 
 
 def test_nvlinks_of_a_virtual_machine_lead_to_its_switch(tmp_path: Path):
@@ -197,7 +227,7 @@ def test_what_a_file_contradicts_is_not_assumed(tmp_path: Path, text: str, assum
 
 def test_amd_machines_answer_as_the_shipped_one(tmp_path: Path):
     """A dump of 8 MI300X predicts as the shipped system, on one node and two, and so does its skeleton; links are as
-    fast as `gcn` says, and other kinds have no profile."""
+    fast as `gcn` says, and other kinds have no profile. No system is taken that has not such GPUs: they are named."""
     bare = re.sub(r"<gpu[^>]*>|</gpu>|<xgmi[^>]*>", "", foreign.mi300x())
     for number, (text, *options) in enumerate([(foreign.mi300x(),), (bare, "--assume", "mi300x")]):
         (folder := tmp_path / str(number)).mkdir()
@@ -207,9 +237,40 @@ def test_amd_machines_answer_as_the_shipped_one(tmp_path: Path):
             times = [[row["time_us"] for row in simcoll(*asked, on).json["points"]] for on in (path, "mi300x")]
             assert times[0] == times[1]
     for kind, speed in (("gfx906", 24), ("gfx90a", 36), ("gfx942", 48)):
-        path, done = brought(tmp_path, foreign.mi300x(kind))
+        path, done = brought(tmp_path, foreign.mi300x(kind), "--assume", "mi300x")
         assert bandwidth(topology_of(path), "gpu0", "gpu1") == speed
         assert ("no profile fits such GPUs" in done.out) == (speed != 48)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("908", "gfx908 (MI100)"), ("gfx1100", "gfx1100 (unknown)"), ("", "unkn")])
+def test_gpus_of_amd_are_called_what_they_are(kind: str, name: str, tmp_path: Path):
+    """A dump of GPUs that no shipped system has names them, asks for a system, and writes nothing."""
+    (tmp_path / "given").write_text(foreign.mi300x(kind))
+    done = simcoll("import", tmp_path / "given", "-o", tmp_path / "made.yaml")
+    assert (done.status, list(tmp_path.iterdir())) == (1, [tmp_path / "given"])
+    assert name in done.err and "which no shipped system has; name the nearest with --assume" in done.err
+
+
+def test_gpus_that_are_not_shipped_keep_their_capability(tmp_path: Path):
+    """A dump of GPUs of another compute capability is not said to be of the shipped ones, nor written so."""
+    path, done = brought(tmp_path, foreign.TOPOLOGY.replace('sm="90"', 'sm="87"'))
+    out = " ".join(done.out.split())
+    assert "compute_capability: 87" in path.read_text() and "no shipped system is known to have its GPUs" in out
+    assert "warning: GPUs of compute capability 8.7 are predicted with the profile of" in out
+
+
+def test_matrices_of_rocm_smi(tmp_path: Path):
+    """GPUs one hop apart over XGMI are joined, the others over PCIe; a system must be named; 8 such GPUs predict as the
+    shipped system does on one node."""
+    (tmp_path / "given").write_text(foreign.rocm_smi(8))
+    done = simcoll("import", tmp_path / "given")
+    assert done.status == 1 and "do not say which 8 GPUs of AMD these are" in done.err
+    path, _ = brought(tmp_path, foreign.rocm_smi(8), "--assume", "mi300x")
+    asked = ["predict", "all_reduce", "--size", "64 MiB", "--json", "--on"]
+    assert len({simcoll(*asked, on).json["points"][0]["time_us"] for on in (path, "mi300x")}) == 1
+    found = topology_of(brought(tmp_path, foreign.rocm_smi(4, apart=(0, 3)), "--assume", "mi300x")[0])
+    assert bandwidth(found, "gpu0", "gpu1") == 48 and ("node0.gpu0", "node0.gpu3") not in found.graph.edges
+    assert len(found.of_kind("cpu")) == 2
 
 
 def test_graph_files_become_machines_and_graphs(tmp_path: Path):

@@ -8,11 +8,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import networkx as nx
 from command import Outcome, simcoll
 
 from simcoll.formats import importers
 from simcoll.formats.schedules import msccl, schedule_json
+from simcoll.formats.topologies import _sketch
 from simcoll.schedule.schedule import Schedule
+from simcoll.topology.machine_files import read_shipped, template
+from simcoll.topology.topology_builder import load_system
 
 MATRIX: Final = "\n".join(
     [
@@ -56,6 +60,64 @@ def mi300x(kind: str = "gfx942") -> str:
             lines.append(f'<nic><net name="mlx5_{gpu}" dev="{gpu}" speed="400000" port="1" gdr="1"/></nic></pci></pci>')
         lines.append("</cpu>")
     return "\n".join([*lines, "</system>"])
+
+
+def matrix_of(name: str) -> str:
+    """What `nvidia-smi topo -m` would print on a shipped system."""
+    system, plan = load_system(name), template(read_shipped(name).file)
+    kinds = {device: data["kind"] for device, data in plan.devices}
+    each = _sketch.NVLINK.get(system.gpu.compute_capability or 0, 20.0) if system.gpu else 20.0
+    nvlinks = {(u, v): round(link.bandwidth / 1e9 / each) for u, v, link in plan.links if link.kind == "nvlink"}
+    tree = nx.Graph((u, v) for u, v, link in plan.links if u != v and link.kind != "nvlink")
+    shown = [device for kind in ("gpu", "nic") for device in kinds if kinds[device] == kind]
+
+    def cell(a: str, b: str) -> str:
+        if a == b:
+            return "X"
+        if links := nvlinks.get((a, b)) or (kinds[a] == kinds[b] == "gpu" and nvlinks.get((a, "nvswitch0"))):
+            return f"NV{links}"
+        way = [kinds[device] for device in nx.shortest_path(tree, a, b)[1:-1]] if nx.has_path(tree, a, b) else []
+        if way.count("cpu") == 1:
+            return "NODE" if "pcie_switch" in way else "PHB"
+        return "PIX" if way == ["pcie_switch"] else "PXB" if way and "cpu" not in way else "SYS"
+
+    lines = ["\t".join(["", *map(str.upper, shown), "CPU Affinity", "NUMA Affinity"])]
+    for a in shown:
+        near = nx.single_source_shortest_path_length(tree, a)
+        cpu = min((device for device in near if kinds[device] == "cpu"), key=near.__getitem__)[3:]
+        lines.append(
+            "\t".join([a.upper(), *(cell(a, b) for b in shown), f"{cpu}-{cpu}", cpu][: None if "gpu" in a else -2])
+        )
+    return "\n".join([*lines, ""])
+
+
+MESH: Final = """\
+        GPU0    GPU1    GPU2    GPU3    mlx5_0  mlx5_1  CPU Affinity    NUMA Affinity
+GPU0     X      NV4     NV4     NV4     SYS     SYS     0-15    0
+GPU1    NV4      X      NV4     NV4     PIX     SYS     16-31   1
+GPU2    NV4     NV4      X      NV4     SYS     PIX     32-47   2
+GPU3    NV4     NV4     NV4      X      SYS     SYS     48-63   3
+mlx5_0  SYS     PIX     SYS     SYS      X      SYS
+mlx5_1  SYS     SYS     PIX     SYS     SYS      X
+"""
+
+
+def rocm_smi(n: int, apart: tuple[int, int] | None = None) -> str:
+    """What `rocm-smi --showtopo` prints of GPUs that XGMI joins, but for two that are `apart`; two NUMA nodes."""
+    gpus = [f"GPU{i}" for i in range(n)]
+
+    def table(title: str, near: str, far: str) -> list[str]:
+        cells = {
+            (a, b): "0" if a == b else far if {a, b} == {*(apart or ())} else near for a in range(n) for b in range(n)
+        }
+        rows = [" ".join([f"{gpu:6}", *(f"{cells[a, b]:12}" for b in range(n))]) for a, gpu in enumerate(gpus)]
+        return [f"{title:=^90}", " " * 7 + " ".join(f"{gpu:12}" for gpu in gpus), *rows, ""]
+
+    tables = [*table(" Weight between two GPUs ", "15", "40"), *table(" Hops between two GPUs ", "1", "2")]
+    numa = [f"GPU[{i}]\t\t: (Topology) Numa Node: {2 * i // n}" for i in range(n)]
+    return "\n".join(
+        [*tables, *table(" Link Type between two GPUs ", "XGMI", "PCIE"), f"{' Numa Nodes ':=^90}", *numa, ""]
+    )
 
 
 OLD_MATRIX: Final = """\
@@ -439,6 +501,121 @@ IMB: Final = """\
          1000         1.79         1.80         1.79
 """
 CSV: Final = "collective,ranks,size_bytes,time_us,cluster\nall_reduce,8,1024,12.5,east\nall_reduce,8,2048,13.5,east\n"
+# Tables of other benchmarks: what is given beside the text, and the rows (collective, ranks, bytes, us) that it holds.
+TABLES: Final[dict[str, tuple[str, dict[str, object], list[tuple[str, int, int, float]]]]] = {
+    "osu": (OSU, {"ranks": 4}, [("all_gather", 4, 16, 2.41), ("all_gather", 4, 4096, 5.41)]),
+    "imb": (IMB, {}, [("all_reduce", 4, 1024, 6.5), ("barrier", 8, 0, 1.79)]),
+    "osu, non-blocking, labelled": (
+        """\
+00: # OSU MPI Non-blocking Allgather Latency Test v5.0
+00: # Overall = Coll. Init + Compute + MPI_Test + MPI_Wait
+00:
+00: # Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)
+00: 1024                  260.00            130.00            125.00              1.00
+""",
+        {"ranks": 32}, [("all_gather", 32, 32768, 125.0)],
+    ),
+    "osu, non-blocking, all columns": (
+        """\
+# OSU MPI Non-blocking Allreduce Latency Test v7.2
+# Size    Overall(us)   Compute(us)   Coll. Init(us)   MPI_Test(us)   MPI_Wait(us)   Pure Comm.(us)   Overlap(%)
+1024           260.00        130.00             1.00           2.00           3.00           125.00         1.00
+""",
+        {"ranks": 32}, [("all_reduce", 32, 1024, 125.0)],
+    ),
+    "osu, barrier": (
+        "# OSU MPI Barrier Latency Test v7.0\n# Avg Latency(us)   Min Latency(us)\n    2.41      1.89\n",
+        {"ranks": 32}, [("barrier", 32, 0, 2.41)],
+    ),
+    "DeepSpeed's log": (
+        """\
+[2026-01-05 09:00:00,001] [INFO] [comm.py:100:init_distributed] backend=nccl
+Comm. Op            Message Size        Count   Total Latency(ms)   Avg Latency(ms)   tput_avg (Gbps)   busbw_avg (Gbps)
+all_reduce
+                    64.0 MB             10      12.60               1.26              852.18            1597.83
+reduce_scatter_tensor
+                    128.0 MB            4       5.80                1.45              11848.6           11108.1
+log_summary_barrier
+                    0B                  4       5.80                1.45              0.0               0.0
+""",
+        {}, [("all_reduce", 16, 64 << 20, 1260.0), ("reduce_scatter", 16, 2 << 30, 1450.0)],
+    ),
+    "ds_bench": (
+        """\
+---- Performance of all_gather on 16 devices ---------------------------------------------------------
+Size (Bytes)         Description               Duration             Throughput (Gbps)    BusBW (Gbps)
+----------------------------------------------------------------------------------------------------
+128.0 MB             33554432x4                12.05 ms             1425.7               1336.6
+2.0 KB               512x4                     131.7 us             1.99                 1.86
+""",
+        {}, [("all_gather", 16, 2 << 30, 12050.0), ("all_gather", 16, 32768, 131.7)],
+    ),
+    "a loop, decimal": (
+        "size(MB) tavg(usec) tmin(usec) tmax(usec) avgbw(GB/sec)\n 16.78     200.0    190.0      210.0     157.3\n",
+        {"collective": "all_reduce", "ranks": 16}, [("all_reduce", 16, 16_780_000, 200.0)],
+    ),
+    "a loop, binary": (
+        "size(MB) tavg(usec) tmin(usec) tmax(usec) avgbw(GB/sec)\n  16.0     200.0    190.0      210.0     157.3\n",
+        {"collective": "all_reduce", "ranks": 16}, [("all_reduce", 16, 1 << 24, 200.0)],
+    ),
+    "PARAM": (
+        """\
+\tCOMMS-RES-all_reduce-float32\tsize (B)\tnum-elements\tLatency(us):p50\tp75\tp95\tMin\tMax\tAlgBW(GB/s)\tBusBW(GB/s)
+\tCOMMS-RES-all_reduce-float32\t  1048576\t 262144\t 30.0\t31.0\t35.0\t29.0\t40.0\t34.952\t61.166
+""",
+        {}, [("all_reduce", 8, 1 << 20, 30.0)],
+    ),
+    "all_reduce_bench": (
+        """\
+The average bandwidth of all_reduce over 4GB payload (5 trials, 16 ranks):
+| payload |    busbw   |    algbw   |
+| ------: | ---------: | ---------: |
+|     1GB | 360.00GBps | 192.00GBps |
+""",
+        {}, [("all_reduce", 16, 1 << 30, 5592.405333)],
+    ),
+    "UCC": (
+        """\
+Collective:             Allgather
+Memory type:            cuda
+Datatype:               float32
+       Count        Size                Time, us                           Bandwidth, GB/s
+                                 avg         min         max         avg         max         min
+      262144     1048576      100.00       99.00      101.00      157.28      158.90      155.70
+""",
+        {"ranks": 16}, [("all_gather", 16, 1 << 24, 100.0)],
+    ),
+    "NVSHMEM": (
+        """\
++------------------------+----------------------+
+|     alltoall_device    |                      |
++------------------------+----------------------+
+|       size (Bytes)     |    latency (us)      |
++------------------------+----------------------+
+|       4096             |       14.340000      |
+""",
+        {"ranks": 8}, [("all_to_all", 8, 32768, 14.34)],
+    ),
+    "NVSHMEM, wide": (
+        "#reduction_on_stream\nsize(B) count type redop latency(us) min_lat(us) max_lat(us) algbw(GB/s) busbw(GB/s)\n"
+        "1048576 262144 float sum 12.0 11.0 13.0 87.381 152.917\n",
+        {}, [("all_reduce", 8, 1 << 20, 12.0)],
+    ),
+    "gloo": (
+        """\
+Algorithm:   allreduce_ring_chunked
+Options:     processes=4, inputs=1, threads=1
+   size (B)   elements   min (us)   p50 (us)   p99 (us)   max (us)   avg (us)   avg (GB/s)   iterations
+       4000       1000         48         57         81        117         60        0.066        15000
+""",
+        {}, [("all_reduce", 4, 4000, 57.0)],
+    ),
+    "gloo, old": (
+        "Algorithm:   broadcast_one_to_all\nOptions:     processes=8, inputs=1\n"
+        "   elements   min (us)   p50 (us)   p99 (us)   max (us)    samples\n   100   38   47   71   107   20000\n",
+        {}, [("broadcast", 8, 400, 47.0)],
+    ),
+}  # fmt: skip
 
 GRAPHML: Final = """\
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns">
@@ -457,26 +634,31 @@ GRAPHML: Final = """\
 """
 
 FILES: Final[dict[str, str]] = {
-    "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
+    "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "nvidia-smi, mesh": MESH,
+    "rocm-smi": rocm_smi(4), "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
     "infragraph": INFRAGRAPH, "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
     "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1),
     "mscclpp switch": json.dumps(switched_plan(), indent=1), "goal": GOAL,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES,
-    "rccl-tests csv": RCCL_CSV, "osu": OSU, "imb": IMB, "csv": CSV,
+    "rccl-tests csv": RCCL_CSV, "osu": OSU, "imb": IMB, "deepspeed": TABLES["DeepSpeed's log"][0],
+    "csv": CSV,
 }  # fmt: skip
 MORE: Final[dict[str, list[str]]] = {
-    "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, old": ["--assume", "dgx1-v100"],
+    "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, mesh": ["--assume", "hgx-a100-4"],
+    "nvidia-smi, old": ["--assume", "dgx1-v100"], "rocm-smi": ["--assume", "mi300x"],
     "skeleton": ["--assume", "dgx-a100"], "graph": ["--assume", "l40s-pcie"],
     "goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"],
 }  # fmt: skip
 KINDS: Final[dict[str, str]] = {  # what `--as` calls them
-    "nvidia-smi": "nvidia-smi", "nvidia-smi, old": "nvidia-smi", "topology": "nccl-topology",
+    **dict.fromkeys(("nvidia-smi", "nvidia-smi, old", "nvidia-smi, mesh"), "nvidia-smi"), "rocm-smi": "rocm-smi",
+    "topology": "nccl-topology",
     "skeleton": "nccl-topology",
     "graph": "nccl-graph", "infragraph": "infragraph", "graphml": "graphml", "goal": "goal",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
     **{name: "mscclpp" for name in FILES if name.startswith("mscclpp")},
-    **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "csv"), "measured"),
+    **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "deepspeed", "csv"),
+                    "measured"),
 }  # fmt: skip
 
 

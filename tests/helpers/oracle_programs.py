@@ -40,9 +40,7 @@ def program_of(
     params = Params(**{field: getattr(rules, field) for field in Rules.__dataclass_fields__})
     hop = np.cumsum([0, *(len(m.route) for m in messages)], dtype=np.int32)
     ends = schedule.src[schedule.heads], schedule.dst[schedule.heads]
-    routes = ProgramRoutes(
-        *ends, hop, np.array([link for m in messages for link in m.route], dtype=np.int32)
-    )
+    routes = ProgramRoutes(*ends, hop, np.array([link for m in messages for link in m.route], dtype=np.int32))
     sizes, kind = np.unique([m.nbytes for m in messages], return_inverse=True)
     number = np.array([m.channel for m in messages], dtype=np.int32)
     columns = Columns(np.arange(len(messages), dtype=np.int32), sizes, kind.astype(np.int32), number, *waits(schedule))

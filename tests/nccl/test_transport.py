@@ -199,7 +199,9 @@ def _reached(sent: list[list[int]], window: int, slots: int = 1500) -> float:
 def test_derived_congestion_is_that_of_queues(profile: str, window: int, ends: int) -> None:
     """Within 4 % queues reach the share of the fabric that follows from the congestion which profiles derive."""
     percent = float(load_network(profile).derived["transport.congestion"].split()[0])
-    expected = Transport(congestion=percent / 100).crowded(1 - 1 / ends)  # others have all but one's own of a receiver
+    expected = Transport(congestion=percent / 100).crowded(
+        1 - 1 / ends, peers=99
+    )  # others have all but one's own of a receiver
     reached = _reached([[1] * ends] * ends, window)
     assert reached == pytest.approx(expected, abs=0.035)  # of two by eight, where 1 / n is too simple
 
@@ -214,7 +216,7 @@ def test_queues_of_unequal_nics_wait_by_the_same_law(nodes: int) -> None:
         call("hgx-a100-4-slingshot", 4096, 4 * nodes, topology={"system": "hgx-a100-4-slingshot", "nodes": nodes},
              collective="all_to_all", algorithm="auto", protocol="auto")
     ).wires.contention  # fmt: skip
-    assert _reached(sent, 1) == pytest.approx(Transport(congestion=0.7).crowded(contention), abs=0.025)
+    assert _reached(sent, 1) == pytest.approx(Transport(congestion=0.7).crowded(contention, peers=99), abs=0.025)
 
 
 @pytest.mark.parametrize(("collective", "slower"), [("broadcast", False), ("reduce", False), ("all_gather", True)])

@@ -308,14 +308,17 @@ def test_chunks_of_a_tree_on_one_node_share_links(ranks: int) -> None:
 @pytest.mark.parametrize(("protocol", "collective"), [("Simple", "all_gather"), ("LL128", "reduce_scatter")])
 def test_blocks_of_a_ring_hand_on_no_more_than_those_of_messages(protocol: Protocol, collective: str) -> None:
     """Of a large call each of 16 channels carries what a block sends and receives at once, less its flags, or what
-    links leave it if that is less; on one node, where channels are many, the latter."""
+    links leave it if that is less; on one node, where channels are many, the latter. In Simple a ring's block loads and
+    stores three times where that of messages does four times."""
     size, ranks, rate = 16 << 30, 80, 12 * GB
     how = {"algorithm": "ring", "protocol": protocol}
     laws = [changed("P2P", both=each) for each in (rate, 40 * GB, 0)]
     on_ten, on_one = (
         [call("hgx-h100", collective, size, law, nodes=nodes, **how).time_ps for law in laws] for nodes in (10, 1)
     )
-    least = size * (ranks - 1) / ranks / 16 / (rate * DATA[protocol]) * 1e12
+    accesses = 3 / 4 if protocol == "Simple" else 1
+    least = size * (ranks - 1) / ranks / 16 / (rate * DATA[protocol] / accesses) * 1e12
     assert least < on_ten[0] < 1.06 * least  # hops, and the last block
-    assert on_ten[1] == on_ten[2] < on_ten[0]
+    assert on_ten[1] == pytest.approx(on_ten[2], rel=0.001)  # the first message is written
+    assert on_ten[2] < on_ten[0]
     assert len(set(on_one)) == 1

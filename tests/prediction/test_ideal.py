@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from systems import WITH_GPUS
 
 from simcoll.errors import RefusedError, ScheduleError
 from simcoll.explanation.recommendation import recommendations
@@ -20,10 +21,9 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import algorithms, proof, registry, side_by_side
 from simcoll.schedule.collectives import COLLECTIVES
-from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
 
-FITTED = [name for name in shipped_systems() if load_system(name).profile]
+FITTED = WITH_GPUS
 MULTIPLIED = ("recursive_doubling", "recursive_multiplying")  # send whole buffers far, and do not pipeline
 RING = {"fabric": "ring", "hosts": 8, "link": {"bandwidth": "50 GB/s", "latency": "0.1 us"}}
 
@@ -108,11 +108,11 @@ def test_a_copy_with_the_root_elsewhere_is_found() -> None:
 @pytest.mark.parametrize(
     ("topology", "collective", "algorithm", "nbytes", "us"),
     [
-        ({"system": "hgx-h100", "nodes": 2}, "all_to_all", "direct", 2**30, 2**30 / 2 / 48e3),
+        ({"system": "hgx-h100", "nodes": 2}, "all_to_all", "direct", 2**30, 2**30 / 2 / 50e3),
         ({"system": "mi300x"}, "all_to_all", "direct", 2**28, 2**28 / 8 / 48e3),
         ({"system": "mi300x"}, "all_reduce", "all_pairs", 2**28, 2**28 / 48e3),
         ({"system": "mi300x"}, "all_reduce", "ring", 2**28, 2 * 2**28 / 8 / 48e3),  # 7 links each, all of them busy
-        ({"system": "hgx-h100", "nodes": 2}, "all_reduce", "ring", 2**30, 2 * 15 / 16 * 2**30 / (8 * 48e3)),
+        ({"system": "hgx-h100", "nodes": 2}, "all_reduce", "ring", 2**30, 2 * 15 / 16 * 2**30 / (8 * 50e3)),
         (RING, "all_reduce", "ring", 64_000_000, 2 * 7 / 8 * 64e6 / (2 * 50e3)),
     ],
 )  # fmt: skip

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_law import (
     BLOCK,
+    DATA,
     ITEM,
     PROTOCOLS,
     US,
@@ -45,12 +47,14 @@ from simcoll.topology.topology_builder import load_system
 def test_hops_between_nodes(
     system: str, around: tuple[str, int], nodes: int, protocol: Protocol, nbytes: int, net: int
 ) -> None:
-    """Of the steps of a ring one a node and round leaves the node; `net` is added to those, half at each end."""
+    """Of the steps of a ring one a node and round leaves the node; `net` is added to those, half at each end, to a
+    picosecond."""
     how = {"nodes": nodes, "algorithm": "ring", "protocol": protocol}
     with_it, without = (
         call(system, around[0], nbytes, changed(protocol, net=cost), **how).time_ps for cost in (net, 0)
     )
-    assert with_it - without == nodes * around[1] * 2 * (max(1, net // 2) - 1)
+    hops = nodes * around[1]
+    assert with_it - without == pytest.approx(hops * net, abs=4 * hops)
 
 
 @pytest.mark.parametrize("nodes", [2, 5, 8, 13])
@@ -61,7 +65,7 @@ def test_hops_of_aggregated_trees(collective: str, nodes: int) -> None:
     how = {"nodes": nodes, "placement": {"per_node": 1}, "algorithm": "pat"}
     with_it, without = (call("hgx-h100", collective, 1024, changed("Simple", net=n), **how).time_ps for n in (10**7, 0))
     hops = max(rank.bit_count() for rank in range(nodes))
-    assert with_it - without == hops * 2 * (10**7 // 2 - 1)
+    assert with_it - without == pytest.approx(hops * 10**7, abs=2 * hops)
     if nodes > 8:  # where the tuner reckons with less for it
         ways = [
             {"placement": {"per_node": r}, "library_version": v} for r, v in ((1, "2.30"), (1, "2.22"), (2, "2.30"))
@@ -218,13 +222,14 @@ def test_lines_go_to_the_nic_together() -> None:
 
 @pytest.mark.parametrize(("protocol", "step"), [("Simple", 512 << 10), ("LL128", 512 << 10)])
 def test_a_proxy_sends_full_steps(protocol: Protocol, step: int) -> None:
-    """A broadcast of one step leaves a node when all of it has come, so a byte more counts twice; of many steps one is
-    sent while the next one fills, and it counts once."""
+    """A broadcast of one step leaves a node when a block has written all of it. So a byte more takes the block's time
+    and the NIC's; of many steps one is sent while the next one fills, and the NIC's counts."""
     how = {"nodes": 2, "placement": {"per_node": 1}, "protocol": protocol, "env": {"NCCL_MAX_NCHANNELS": 1}}
     half, one, many, more = (
         call("hgx-h100", "broadcast", nbytes, **how).time_ps for nbytes in (step // 2, step, 256 * step, 512 * step)
     )
-    assert (one - half) / (step // 2) == pytest.approx(2 * (more - many) / (256 * step), rel=0.05)
+    block = 1e12 / (BLOCK["P2P"]["both"] * (DATA[protocol] if protocol == "LL128" else 4 / 3))
+    assert (one - half) / (step // 2) == pytest.approx((more - many) / (256 * step) + block, rel=0.05)
 
 
 @pytest.mark.parametrize("system", ["hgx-h100", "dgx-a100"])
@@ -275,7 +280,7 @@ def test_nics_of_another_rate_are_never_exceeded(rate: int, tmp_path: Path) -> N
     )
     kernels = load_profile("nccl-hopper").kernels
     assert kernels
-    assert 0.85 < found["busbw_GBps"] / min(8 * rate / 8, 16 * kernels.P2P.both / 1e9) <= 1.0
+    assert 0.85 < found["busbw_GBps"] / min(8 * rate / 8, 16 * kernels.P2P.both / 0.75e9) <= 1.0
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 8])
@@ -419,7 +424,7 @@ def test_messages_wait_while_others_have_their_receivers() -> None:
     found = [contention("hgx-a100-4-slingshot", nodes) for nodes in counts]
     assert found == pytest.approx([(3 / 4 + 1 / 4 / 3) * (1 - 3 / 4 / (n - 1)) for n in counts])
     assert contention("gh200-4", 2) == 3 / 4
-    crowded, empty = text(transport={"congestion": "100 %"}), text(transport={})
+    crowded, empty = text(transport={"congestion": "100 %", "window": 1}), text(transport={})
     slow, free = (call("hgx-a100-4-slingshot", "all_to_all", 1 << 30, law, nodes=2) for law in (crowded, empty))
     assert slow.time_ps / free.time_ps == pytest.approx(1 + 5 / 24, rel=0.01)
     slow, free = (call("hgx-a100-4-slingshot", "send_recv", 1 << 30, law, nodes=2) for law in (crowded, empty))
@@ -474,3 +479,27 @@ def test_a_dead_link_is_called_by_its_name(link: str) -> None:
     with pytest.raises(StuckError, match="the run cannot finish") as told:
         call("hgx-h100", "all_gather", 64 << 20, ranks=16, algorithm="ring", topology=topology)
     assert re.findall(r"[\w.]+->[\w.]+", str(told.value)) == [link]
+
+
+@pytest.mark.parametrize("nics", [2, 4, 6, 8])
+def test_gpus_without_a_nic_send_all_over_their_nvlink(nics: int, tmp_path: Path) -> None:
+    """With fewer NICs than GPUs some GPU sends in all channels to its own node: no ring moves more than its NVLink."""
+    system = {
+        "name": "few-nics",
+        "gpu": {"model": "H800", "generation": "hopper", "compute_capability": 90},
+        "nic": {"rate": "400 Gb/s", "latency": "0.5 us", "trunk_latency": "0.3 us"},
+        "profile": "nccl-hopper",
+        "devices": {"gpu": 8, "nvswitch": 1, "pcie_switch": 8, "cpu": 1, "nic": nics},
+        "links": [
+            {"from": "gpu*", "to": "nvswitch0", "bandwidth": "100 GB/s", "latency": "0.3 us", "kind": "nvlink"},
+            {"pairs": [[f"gpu{i}", f"pcie_switch{i}"] for i in range(8)]}
+            | (pcie := {"bandwidth": "48 GB/s", "latency": "0.25 us", "kind": "pcie"}),
+            {"pairs": [[f"nic{i}", f"pcie_switch{i * 8 // nics}"] for i in range(nics)]} | pcie,
+            {"from": "pcie_switch*", "to": "cpu0"} | pcie,
+        ],
+    }
+    file = tmp_path / "few-nics.yaml"
+    file.write_text(yaml.safe_dump(system))
+    on = {"file": str(file), "nodes": 2}
+    found = simcoll_api.predict("all_reduce", on=on, size="1 GiB", algorithm="ring", protocol="Simple")
+    assert found.busbw and found.busbw <= (100 if nics < 8 else 100 * 8 / 7)

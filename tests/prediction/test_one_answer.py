@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from systems import WITH_GPUS
 from workloads import ddp, layers
 
 from simcoll.engine.program import Program
@@ -19,7 +20,7 @@ from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import build, load_system
 from simcoll.topology.topology_keys import TopologySpec
 
-FITTED = {name: system for name in shipped_systems() if (system := load_system(name)).profile}
+FITTED = {name: load_system(name) for name in WITH_GPUS}
 CALLED = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "send_recv")
 MACHINES = [(name, nodes) for name, system in FITTED.items() for nodes in (1, 2, 4) if nodes == 1 or system.nic]
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from command import simcoll
+from systems import WITH_GPUS
 
 import simcoll as api
 from simcoll.nccl.environment import selection
 from simcoll.prediction import result_rows
 from simcoll.report.exports import nccl_tables
-from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
 
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "broadcast"}
@@ -89,7 +89,7 @@ def test_results(asked: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("system", [name for name in shipped_systems() if load_system(name).profile])
+@pytest.mark.parametrize("system", WITH_GPUS)
 def test_results_of_every_system(system: str, tmp_path: Path) -> None:
     """The same on 1 to 8 nodes of every shipped system, at every doubling."""
     nodes = [n for n in (1, 2, 3, 4, 8) if n == 1 or load_system(system).nic]

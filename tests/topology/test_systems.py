@@ -18,6 +18,8 @@ from simcoll.topology.topology_keys import TopologySpec
 
 GB = 10**9
 
+HGX = ("hgx-h20", "hgx-h800", "nd-h100", "nd-h200", "p5", "p5en", "p6-b200", "a4")
+ON_SWITCHES = ("h100-pcie", "h100-nvl", "a40-pcie", "rtx-6000-ada", "v100-pcie")
 COUNTS = {
     "dgx1-v100": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4},
     "dgx-a100": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 8},
@@ -38,6 +40,21 @@ COUNTS = {
     "rtx-4090": {"gpu": 8, "cpu": 2, "nic": 1},
     "mi300x": {"gpu": 8, "pcie_switch": 8, "cpu": 2, "nic": 8},
     "loopback": {"host": 8, "kernel": 2},
+    "dgx-spark": {"gpu": 1, "cpu": 1, "nic": 1},
+    "mi250x": {"gpu": 8, "pcie_switch": 4, "cpu": 4, "nic": 4},
+    "v100-4": {"gpu": 4, "pcie_switch": 2, "cpu": 2, "nic": 2},
+    "a10g-pcie": {"gpu": 8, "cpu": 2, "nic": 1},
+    "rtx-3090": {"gpu": 8, "cpu": 2, "nic": 1},
+    "p4d": {"gpu": 8, "nvswitch": 1, "pcie_switch": 4, "cpu": 2, "nic": 4},
+    "a3-high": {"gpu": 8, "nvswitch": 1, "pcie_switch": 8, "cpu": 2, "nic": 4},
+    "gb300-nvl72": {"gpu": 72, "nvswitch": 1, "cpu": 36, "nic": 72},
+    "nd-gb200": {"gpu": 72, "nvswitch": 1, "cpu": 36, "nic": 72},
+    "mi325x": {"gpu": 8, "pcie_switch": 8, "cpu": 2, "nic": 8},
+    "mi355x": {"gpu": 8, "pcie_switch": 8, "cpu": 2, "nic": 8},
+    "l4-pcie": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 1},
+    "t4-pcie": {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 1},
+    **{name: {"gpu": 8, "nvswitch": 1, "pcie_switch": 8, "cpu": 2, "nic": 8} for name in HGX},
+    **{name: {"gpu": 8, "pcie_switch": 4, "cpu": 2, "nic": 4} for name in ON_SWITCHES},
 }
 
 

@@ -17,6 +17,7 @@ from simcoll.engine import event, fast
 from simcoll.engine.joined_program import Operation, join
 from simcoll.errors import InputError
 from simcoll.prediction.sweep import run_point
+from simcoll.report.overlap import overlaps
 from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario import OF_ONE
 from simcoll.topology.graph import Link
@@ -344,6 +345,47 @@ def test_both_engines_time_every_template_alike(template: str, sharing: str) -> 
     assert (fast_one.engine, slow_one.engine) == ("fast", "event")
     assert fast_one.time_ps == slow_one.time_ps
     assert fast.run(fast_one.program, compiled=False) == event.run(fast_one.program)
+
+
+# --- computation, waiting and communication ---
+
+CALLS = [{"collective": "all_reduce", "algorithm": "ring"}, *({"collective": each, "algorithm": how, "root": 1}
+         for each, how in (("scatter", "direct"), ("gather", "direct"), ("send_recv", "direct")))]  # fmt: skip
+MEMBERS = st.lists(st.integers(0, 3), min_size=2, max_size=4, unique=True)
+DONE = st.one_of(
+    st.builds(lambda ms, ranks: {"time": f"{ms} ms", "ranks": ranks}, st.integers(0, 9), MEMBERS),
+    st.builds(lambda call, ranks: {**call, "size": "1 MiB", "ranks": ranks}, st.sampled_from(CALLS), MEMBERS),
+)
+
+
+@given(st.lists(st.tuples(DONE, st.sampled_from("ab"), st.integers(0, 5)), min_size=1, max_size=6))
+def test_a_step_is_computation_waiting_and_communication(asked: list[tuple[dict[str, Any], str, int]]) -> None:
+    """The parts of a step add up, at any rate of links. Over infinitely fast links no communication is exposed, neither
+    of the step nor of a rank: what remains is waiting for computations, which links do not change."""
+    operations = [
+        {"name": str(i), **keys, "after": [str(before)] if before < i else [],
+         **({"stream": stream} if "collective" in keys else {})}
+        for i, (keys, stream, before) in enumerate(asked)
+    ]  # fmt: skip
+    links = [{**STAR, "link": {"bandwidth": rate, "latency": 0}} for rate in ("1 GB/s", "1000000 GB/s")]
+    slow, fast_one = (step({"operations": operations}, topology=link) for link in links)
+    for found in (slow, fast_one):
+        assert found.time_ps == found.compute_ps + found.waiting_ps + found.exposed_ps
+    assert slow.waiting_ps == fast_one.waiting_ps >= 0
+    assert slow.exposed_ps >= fast_one.exposed_ps >= 0
+    assert fast_one.exposed_ps <= 10**6  # 1 us for all calls
+    assert all(rank.exposed_ps <= 10**6 for rank in overlaps(fast_one))
+
+
+def test_the_bubble_of_a_pipeline_is_no_communication() -> None:
+    """Of 4 stages and 4 microbatches, 3 of 7 slots are a bubble (Narayanan et al., SC'21: (p - 1) / m of the work)."""
+    link = {"bandwidth": "100000 GB/s", "latency": 0}
+    bare = [{"parameters": "0 B", "forward": "1 ms", "backward": "2 ms", "times": 4}]
+    keys = {"template": "pipeline", "stages": 4, "microbatches": 4, "activations": "1 MiB", "layers": bare}
+    found = step(keys, topology={**STAR, "link": link})
+    assert (found.compute_ps, found.waiting_ps) == (12 * MS, 9 * MS)
+    assert found.exposed_ps < MS / 100
+    assert "9 ms is waiting for other ranks (42.9%)" in found.verdict
 
 
 # --- the row, and what is refused ---

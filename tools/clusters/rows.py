@@ -40,7 +40,7 @@ from simcoll.prediction.result_rows import write_atomically
 from simcoll.scenario.profile import Profile, load_network, load_profile
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import described, load_system
 
 FILE: Final = "clusters.yaml"
 FEW_SIZES: Final = 16  # of a series: three octaves in four decades, which no law of the model passes over
@@ -314,7 +314,7 @@ def fit_to(rows: Sequence[ClusterRow], used: Sequence[bool], network: Profile | 
         topology=first.topology.system or "",
         sources=(),
         split="some nodes or ranks",
-        network=network or network_of(first.topology.system),
+        network=network or network_of(described(first.topology)),
     )
     return calibrate.fitted(data, np.ones(len(data), bool), begin, notes=notes)
 
@@ -342,8 +342,10 @@ def _system_of(text: str, table: Path) -> str:
 
     Raises InputError if the text names no shipped GPU.
     """
+    if text in shipped_systems():
+        return text
     plain = _letters(text)
-    gpus = {name: load_system(name).gpu for name in shipped_systems()}
+    gpus = {name: file.gpu for name in shipped_systems() if not (file := load_system(name)).like}
     words = {name: _letters(re.split(" SXM| Blackwell", gpu.model)[0]) for name, gpu in gpus.items() if gpu}
     fits = [name for name, word in words.items() if word in plain]
     if not fits:

@@ -27,7 +27,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.names import PROTOCOLS, Protocol
 from simcoll.topology.graph import Link
 from simcoll.topology.machine_files import SystemFile, shipped_systems
-from simcoll.topology.topology_builder import build, load_system, nodes_of
+from simcoll.topology.topology_builder import build, described, load_system, nodes_of
 from simcoll.topology.topology_keys import Override
 from simcoll.units import format_size
 
@@ -35,6 +35,7 @@ from simcoll.units import format_size
 # wins. A tenth of that is the cost of each halving of a rate: if both explain a table, 1/2 is likelier than 1/8.
 PENALTY: Final = 0.015
 HALVING: Final = PENALTY / 10
+ANOTHER: Final = 3  # the rarity of hypotheses that this is another machine
 T = TypeVar("T")
 HostPacing = Literal["as measured", "adds", "paces"]  # see `Hypothesis.host`
 
@@ -45,7 +46,8 @@ class Hypothesis:
 
     `value` tells variants of one `family` apart. `assumes` counts assumptions: one for a fault or a setting, and one
     for each number that is free to choose. Slow links or GPUs keep the `share` of their rate. `launch` marks hypotheses
-    about launches of calls, not about the machine.
+    about launches of calls, not about the machine, and `network` those about the way between nodes. `variables` are
+    environment variables of which someone must have set one, or the hypothesis is false.
 
     `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
     constant (*adds*), or because the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
@@ -57,6 +59,8 @@ class Hypothesis:
     assumes: int = 1
     share: float = 1.0
     launch: bool = False
+    network: bool = False
+    variables: tuple[str, ...] = ()
     host: HostPacing = "as measured"
     scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
     setting: Callable[[CostSetting], CostSetting] = lambda setting: setting
@@ -65,6 +69,13 @@ class Hypothesis:
     def penalty(self) -> float:
         """The addend to the error, for each assumption and each halving of a rate: simple hypotheses shall win."""
         return PENALTY * self.assumes - HALVING * math.log2(self.share)
+
+    @property
+    def rarity(self) -> int:
+        """How rare this is on the machines that people ask about, from 0 on: of explanations that a table does not tell
+        apart, the rarest come last. Most faults of several nodes are of their network; few people set variables of
+        NCCL; that it is another machine is believed if nothing else explains its times."""
+        return 0 if self.network else ANOTHER if self.assumes > 2 else 2 if self.variables else 1
 
     @property
     def or_one(self) -> Hypothesis:
@@ -104,18 +115,27 @@ P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for poin
 
 
 def candidates(
-    scenarios: Sequence[Scenario], kinds: Sequence[str], gpus: Sequence[str] = ()
+    scenarios: Sequence[Scenario],
+    kinds: Sequence[str],
+    gpus: Sequence[str] = (),
+    environment: frozenset[str] | None = None,
 ) -> list[Sequence[Hypothesis]]:
-    """Return the families of hypotheses for points. `kinds` are the kinds of links on the points' routes; `gpus` are
-    the GPUs that their measured table names.
+    """Return the families of hypotheses for points. `kinds` are the kinds of links on the points' routes. Their
+    measured table names the `gpus`, and the variables of the `environment` (None: it does not show the environment).
 
     The healthy machine comes first. Variants of a family are in order of their distance from healthy. If two families
     explain a table equally well, the earlier one is reported.
     """
-    names = {scenario.topology.system or scenario.topology.file or "" for scenario in scenarios}
-    name = next(iter(names)) if len(names) == 1 and names != {""} else None
-    system = load_system(name) if name else None
-    of_nics, links = network_of(name).links, _first_links(scenarios)
+    families = _families(scenarios, kinds, gpus)
+    if environment is None:
+        return families
+    return [each for each in families if not each[0].variables or environment.intersection(each[0].variables)]
+
+
+def _families(scenarios: Sequence[Scenario], kinds: Sequence[str], gpus: Sequence[str]) -> list[Sequence[Hypothesis]]:
+    machines = {(spec.title, spec.file): spec for spec in (scenario.topology for scenario in scenarios)}
+    system = described(next(iter(machines.values()))) if len(machines) == 1 else None
+    of_nics, links = network_of(system).links, _first_links(scenarios)
     nodes = max(nodes_of(scenario.topology) for scenario in scenarios)
     reduces = system is not None and bool(system.in_network) and nodes == 1
     single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
@@ -132,7 +152,7 @@ def candidates(
         single += _switched_off(scenarios)
         several += [list(_slow_gpus()), *([each] for each in _other_sizes(scenarios, nodes))]
     by_which = [*_fewer_nics(nics)] if CABLE in kinds and not tunable else []
-    how = [*_network(network_of(name))] if system and CABLE in kinds else []
+    how = [*_network(network_of(system))] if system and CABLE in kinds else []
     # Sockets use other interfaces than RDMA, often one only, so each way to the network is also tried with fewer NICs.
     single += [*by_which, *how, *(way.beside(nics_left) for way in how for nics_left in by_which)]
     if system and nodes == 1 and "nvlink" in kinds:
@@ -143,7 +163,8 @@ def candidates(
             "machine, ACS"
         )
         single.append(Hypothesis("p2p off", text, scenario=_without_p2p))
-    elsewhere = list(_elsewhere(system, gpus)) if system else []
+    shipped = all(not scenario.topology.file for scenario in scenarios)  # who gives a file says which machine it is
+    elsewhere = list(_elsewhere(system, gpus)) if system and shipped else []
     return [*([hypothesis] for hypothesis in single), *several, *([hypothesis] for hypothesis in elsewhere)]
 
 
@@ -220,10 +241,14 @@ def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nic
     family, text = f"slow {kind}", f"links of the kind {kind} slower than they should be"
     if of_nics:
         family = "slow nic"
-        text = "the way to the network is slow, of a GPU or of all: NIC, port, cable, or PCIe; times cannot tell which"
+        text = (
+            "the way to the network is slow, of a GPU or of all: NIC, port, cable, or PCIe (its width; ACS or ATS in a "
+            "virtual machine); times cannot tell which"
+        )
 
     def variant(which: str, share: float, **changed: Any) -> Hypothesis:
-        return Hypothesis(family, text, f"{which} at {share:.0%}", 2, share, **changed)
+        network = kind in (CABLE, "trunk")
+        return Hypothesis(family, text, f"{which} at {share:.0%}", 2, share, network=network, **changed)
 
     ways = ((True, "one"),) if kind == CABLE else ((True, "one"), (False, "one way of one"))
     return [
@@ -286,12 +311,13 @@ def _network(network: Profile) -> Iterator[Hypothesis]:
     """Yield hypotheses that NICs are used wrongly: TCP instead of RDMA, or no GPUDirect."""
     if network.transport and network.transport.gpudirect:
         text = "TCP sockets in place of RDMA: NCCL_NET=Socket, NCCL_IB_DISABLE, or no plugin (profile: …+tcp)"
-        yield Hypothesis("tcp", text, setting=_by_tcp)
+        yield Hypothesis("tcp", text, network=True, setting=_by_tcp)
         text = (
             "GPUDirect RDMA is off: data go through the host's memory; NCCL_NET_GDR_LEVEL, ACS, or no nvidia-peermem "
             "(env.NCCL_NET_GDR_LEVEL: LOC)"
         )
-        yield Hypothesis("gpudirect off", text, setting=functools.partial(_without_gpudirect, network=network))
+        off = functools.partial(_without_gpudirect, network=network)
+        yield Hypothesis("gpudirect off", text, network=True, setting=off)
 
 
 def _by_tcp(setting: CostSetting) -> CostSetting:
@@ -328,7 +354,8 @@ def _elsewhere(system: SystemFile, gpus: Sequence[str]) -> Iterator[Hypothesis]:
 
 def _others(system: SystemFile) -> list[SystemFile]:
     """Return the shipped systems, except this one, that have a profile."""
-    return [file for file in map(load_system, shipped_systems()) if file.profile and file.name != system.name]
+    files = (file for file in map(load_system, shipped_systems()) if file.profile and not file.like)
+    return [file for file in files if file.name != system.name]
 
 
 def _differences(system: SystemFile, candidate: SystemFile) -> int:
@@ -370,6 +397,7 @@ def _has(system: SystemFile, kind: str) -> bool:
 
 def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     """Yield hypotheses that settings such as NCCL_ALGO and NCCL_PROTO exclude algorithms or protocols of NCCL."""
+    needs = {"NCCL_ALGO": ("NCCL_ALGO",), "NCCL_PROTO": ("NCCL_PROTO",)}  # by the end of the text
     settings = [
         ("nvls off", "^nvls,nvls_tree", "", "NVLS is not used: NCCL_NVLS_ENABLE=0, NCCL_ALGO, or no fabric manager")
     ]
@@ -382,9 +410,11 @@ def _switched_off(scenarios: Iterable[Scenario]) -> Iterator[Hypothesis]:
     for family, algo, proto, text in settings:
         changed = functools.partial(_left, algo=algo, proto=proto, tables=tables)
         if any(changed(point) is not point for point in points):
-            yield Hypothesis(family, text, assumes=2 if family.startswith("only") else 1, scenario=changed)
+            needed = needs.get(text.rpartition(": ")[2], ())
+            assumes = 2 if family.startswith("only") else 1
+            yield Hypothesis(family, text, assumes=assumes, variables=needed, scenario=changed)
     text = "NVLS is used throughout, where NCCL or its provider's settings take rings and trees: NCCL_ALGO"
-    yield Hypothesis("nvls on", text, assumes=2, scenario=_by_nvls)
+    yield Hypothesis("nvls on", text, assumes=2, variables=("NCCL_ALGO",), scenario=_by_nvls)
 
 
 def _by_nvls(scenario: Scenario) -> Scenario:
@@ -408,12 +438,12 @@ def _left(scenario: Scenario, algo: str, proto: str, tables: dict[tuple[object, 
     version = executor(scenario).release(scenario)
     spec = scenario.topology
     in_switch = tuner.switch_reduces(scenario.dtype, scenario.op)
-    asked = spec.system or spec.file or "", nodes_of(spec), scenario.ranks
+    asked = spec.title, spec.file, nodes_of(spec), scenario.ranks
 
     def choice(*filters: str) -> tuner.TunerChoice | None:
         key = *asked, version, in_switch, *filters
         if key not in tables:
-            comm = communicator(load_system(asked[0]), *asked[1:])
+            comm = communicator(described(spec) or load_system(spec.title), *asked[2:])
             tables[key] = tuner.table(comm, version, environment.selection(*filters), in_switch)
         return tables[key].choose(collective, scenario.nbytes)
 
@@ -433,7 +463,7 @@ def _other_sizes(scenarios: Sequence[Scenario], nodes: int) -> Iterator[Hypothes
     messages = nodes > 1 and any(("p2p", scenario.collective) in SCHEDULES for scenario in scenarios)
     if messages:
         text = "no GPU sends by the NIC of another: NCCL_PXN_DISABLE"
-        yield Hypothesis("pxn off", text, scenario=_set(NCCL_PXN_DISABLE=1))
+        yield Hypothesis("pxn off", text, variables=("NCCL_PXN_DISABLE",), scenario=_set(NCCL_PXN_DISABLE=1))
         text = "chunks of messages between nodes have another size: NCCL_P2P_NET_CHUNKSIZE"
         for size in (64 << 10, 32 << 10, 16 << 10, 256 << 10, 512 << 10):  # usual settings; NCCL's default is 128 KiB
             yield _sized("chunk size", text, "NCCL_P2P_NET_CHUNKSIZE", size)
@@ -449,7 +479,8 @@ def _channels() -> Iterator[Hypothesis]:
         text = f"NCCL takes another number of channels: {variable}, NCCL_{limit}_CTAS"
         for count in counts:
             value = f"at {'most' if limit == 'MAX' else 'least'} {count}"
-            yield Hypothesis("channels", text, value, 2, scenario=_set(**{variable: count}))
+            named = variable, f"NCCL_{limit}_CTAS"
+            yield Hypothesis("channels", text, value, 2, variables=named, scenario=_set(**{variable: count}))
 
 
 def _fewer_nics(nics: int) -> Iterator[Hypothesis]:
@@ -457,20 +488,21 @@ def _fewer_nics(nics: int) -> Iterator[Hypothesis]:
     fewest NICs has, so it does not matter how many nodes lack NICs."""
     if nics > 1:
         text = f"one of {nics} NICs of a node is not used: it is down, or NCCL_IB_HCA leaves it out"
-        yield Hypothesis("nic missing", text, scenario=_set(NCCL_IB_HCA=f"^=mlx5_{nics - 1}"))
+        yield Hypothesis("nic missing", text, network=True, scenario=_set(NCCL_IB_HCA=f"^=mlx5_{nics - 1}"))
     some = f"of {nics} NICs of a node are used: NCCL_IB_HCA, NCCL_SOCKET_IFNAME, or what a container sees"
     for used in (nics // 2, nics // 4):
         if used > 1:  # the NICs of one socket, which then serve the other socket's GPUs too, or some of each socket
             for value, numbers in (("", range(used)), ("spread evenly", range(0, nics, nics // used))):
                 listed = "=" + ",".join(f"mlx5_{number}" for number in numbers)
-                yield Hypothesis(f"{used} nics", f"only {used} {some}", value, scenario=_set(NCCL_IB_HCA=listed))
+                left = _set(NCCL_IB_HCA=listed)
+                yield Hypothesis(f"{used} nics", f"only {used} {some}", value, network=True, scenario=left)
     if nics > 2:
         text = f"only one {some.replace('are', 'is')}"
-        yield Hypothesis("one nic", text, scenario=_set(NCCL_IB_HCA="=mlx5_0"))
+        yield Hypothesis("one nic", text, network=True, scenario=_set(NCCL_IB_HCA="=mlx5_0"))
 
 
 def _sized(family: str, text: str, variable: str, size: int) -> Hypothesis:
-    return Hypothesis(family, text, format_size(size), 2, scenario=_set(**{variable: size}))
+    return Hypothesis(family, text, format_size(size), 2, variables=(variable,), scenario=_set(**{variable: size}))
 
 
 def _set(**values: int | str) -> Callable[[Scenario], Scenario]:

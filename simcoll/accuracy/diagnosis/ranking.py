@@ -20,7 +20,7 @@ from simcoll.accuracy.diagnosis.deviations import (
     log_errors,
     shifts,
 )
-from simcoll.accuracy.diagnosis.hypotheses import HEALTHY, PENALTY, Hypothesis
+from simcoll.accuracy.diagnosis.hypotheses import ANOTHER, HEALTHY, PENALTY, Hypothesis
 from simcoll.accuracy.fit.rows_to_fit import RetimedPoint
 from simcoll.config.numpy_helpers import Floats, distinct
 from simcoll.errors import InputError, RefusedError
@@ -41,38 +41,42 @@ ChangedCosts = Callable[[CostSetting], CostSetting]
 
 
 class HypothesisTimes:
-    """Computes times (us) of a table's points under hypotheses; a point's program is made once per changed scenario."""
+    """Computes times (us) of a table's points under hypotheses. Equal points are one case, and a case's program is made
+    once per changed scenario."""
 
     def __init__(self, table: MeasuredTable):
         self._table = table
-        self._asked: dict[tuple[ChangedCall, int], RetimedPoint] = {}  # by change, and point
+        self._asked: dict[tuple[ChangedCall, int], RetimedPoint] = {}  # by change, and case
         self._points: dict[str, RetimedPoint] = {}  # by scenario, which several changes may give
         self._times: dict[tuple[RetimedPoint, ChangedCosts], float] = {}
 
     def kinds(self, points: Iterable[int]) -> list[str]:
         """Return the kinds of links that the points with these numbers use."""
-        return list(dict.fromkeys(kind for point in points for kind in self._bound(HEALTHY, point).kinds))
+        cases = dict.fromkeys(self._table.case[list(points)].tolist())
+        return list(dict.fromkeys(kind for case in cases for kind in self._bound(HEALTHY, case).kinds))
 
     def under(self, hypothesis: Hypothesis, points: Iterable[int] | None = None) -> Floats | None:
         """Return the times in us of all points, or of those numbered `points`; None if simulating one is impossible."""
-        numbers = range(len(self._table.scenarios)) if points is None else points
+        chosen = slice(None) if points is None else list(points)
         if hypothesis.scenario is HEALTHY.scenario and hypothesis.setting is HEALTHY.setting:
-            return self._table.predicted[list(numbers)]
+            return self._table.predicted[chosen]
+        cases, which = np.unique(self._table.case[chosen], return_inverse=True)
         try:
-            return np.array([self._time(hypothesis, point) for point in numbers])
+            times: Floats = np.array([self._time(hypothesis, case) for case in cases.tolist()])
         except (RefusedError, InputError):
             return None
+        return times[which]
 
-    def _time(self, hypothesis: Hypothesis, number: int) -> float:
-        point, change = self._bound(hypothesis, number), hypothesis.setting
+    def _time(self, hypothesis: Hypothesis, case: int) -> float:
+        point, change = self._bound(hypothesis, case), hypothesis.setting
         if (point, change) not in self._times:
             self._times[point, change] = point.time_ps(change(point.setting)) / 1e6
         return self._times[point, change]
 
-    def _bound(self, hypothesis: Hypothesis, number: int) -> RetimedPoint:
-        asked = hypothesis.scenario, number
+    def _bound(self, hypothesis: Hypothesis, case: int) -> RetimedPoint:
+        asked = hypothesis.scenario, case
         if asked not in self._asked:
-            scenario = hypothesis.scenario(self._table.scenarios[number])
+            scenario = hypothesis.scenario(self._table.scenarios[case])
             key = scenario.model_dump_json(exclude={"name", "plots", "measured"})
             if key not in self._points:
                 self._points[key] = RetimedPoint(scenario)
@@ -90,31 +94,26 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
     """Return the fit (how well it explains the table) of each family's best variant, the best first; `base` is that of
     the healthy machine. `tell` gets a line for each family.
 
-    If no region is off, only `base` is returned, unless a single setting or missing part explains the times. Other
-    hypotheses do not count then: a free number would absorb errors of the model, and launches say nothing about the
-    machine.
+    If no region is off, only `base` is returned: what lies within the errors of predictions is no finding.
     """
+    if not base.off:
+        return [base]
     times = HypothesisTimes(table)
     largest = [members[-1] for members in table.series]  # calls of a series use the same links
-    families = hypotheses.candidates(table.scenarios, times.kinds(largest), table.gpus)
-    if not base.off:
-        plain = [variants for variants in families if variants[0].assumes == 1 and not variants[0].launch]
-        if not any(fit.explains(base) for fit in _best([[HEALTHY], *plain], times, table, base, tell)):
-            return [base]
+    families = hypotheses.candidates(table.scenarios, times.kinds(largest), table.gpus, table.environment)
     found = _best(families, times, table, base, tell)
-    ordered = in_order([fit for fit in found if fit is base or not same(fit, base)], base)
-    return ordered if base.off or ordered[0].explains(base) else [base]
+    return in_order([fit for fit in found if fit is base or not same(fit, base)], base, table)
 
 
-def in_order(fits: Iterable[Fit], base: Fit) -> list[Fit]:
-    """Sort fits: first those that explain the regions that are off on the healthy machine `base`, each group by score.
+def in_order(fits: Sequence[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
+    """Sort fits: first those that explain best the regions that are off on the healthy machine `base`, as far as the
+    rows can tell; of these the least rare first. Then other explanations, and at the end what explains nothing. What
+    is equal so far is in order of the score, or of the families."""
+    good = as_good(fits, base, table)
 
-    Among explanations only the score decides: the nearer one is better, even if its nearest variant leaves a region
-    just outside its band. Of equal ones the earlier comes first.
-    """
-
-    def order(fit: Fit) -> tuple[bool, float]:
-        return not fit.explains(base), fit.score
+    def order(fit: Fit) -> tuple[bool, bool, int, float]:
+        is_good = any(fit is each for each in good)
+        return not fit.explains(base), not is_good, fit.hypothesis.rarity if is_good else 0, fit.score
 
     return sorted(fits, key=order)
 
@@ -141,10 +140,10 @@ def _best(
             fit = base if variant is HEALTHY else _under(variant, times, table)
             if fit is None:
                 continue
-            if rival is None or fit.score < rival.score:
-                best[variant.family] = fit
-            elif same(fit, rival):
-                best[variant.family] = replace(rival, hypothesis=rival.hypothesis.or_one)
+            nearer = fit if rival is None or fit.score < rival.score else rival
+            if rival and rival.hypothesis.share == variant.share < 1 and not table.tells_apart(fit, rival):
+                nearer = replace(nearer, hypothesis=rival.hypothesis.or_one)
+            best[variant.family] = nearer
     return list(best.values())
 
 
@@ -155,19 +154,18 @@ def _promising(
     if that is cheap, its neighbours. Slower variants take longer, so the nearest is where variants turn from too fast
     to too slow.
 
-    Empty unless this variant is NEARER to the probes than the healthy machine, and not far behind its `rivals`. The
-    probes are points of regions that are off. If no region is off, they are from all points, and the variant need only
-    be as near as the healthy machine.
+    Empty unless this variant is NEARER to the probes than the healthy machine, and not far behind its `rivals`: further
+    than predictions of these points err. The probes are points of regions that are off.
     """
-    off = np.array(
-        sorted(point for number in base.off or range(len(base.regions)) for point in base.regions[number].points)
-    )
+    off = np.array(sorted(point for number in base.off for point in base.regions[number].points))
     probes = off[distinct(np.linspace(0, len(off) - 1, PROBES).round().astype(int))]
     # A rival's error on all points counts if it is larger, as the rival may be near at the probes by chance.
-    behind = max(BEHIND * min(max(float(rival.errors[probes].mean()), rival.error) for rival in rivals), PENALTY)
-    most = min(behind, (NEARER if base.off else 1) * float(base.errors[probes].mean()))
+    least = min(max(float(rival.errors[probes].mean()), rival.error) for rival in rivals)
+    behind = max(BEHIND * least, least + table.bands.own(probes.tolist()))
+    most = min(behind, NEARER * float(base.errors[probes].mean()))
     added = base.predicted - table.predicted
-    order = sorted(probes.tolist(), key=lambda point: table.scenarios[point].nbytes)  # small calls run quicker
+    nbytes = [table.scenarios[case].nbytes for case in table.case.tolist()]
+    order = sorted(probes.tolist(), key=nbytes.__getitem__)  # small calls run quicker
 
     def late(variant: Hypothesis) -> float:
         """Return how much slower than measured a variant is at three probes: median of log(predicted / measured)."""
@@ -207,22 +205,26 @@ def same(first: Fit, second: Fit) -> bool:
     return bool(np.allclose(first.predicted, second.predicted, rtol=SAME))
 
 
-def explains_beside(first: Fit, fit: Fit, base: Fit) -> bool:
-    """Return whether `fit` explains the table, and has not a much larger error than the `first` of the ranking."""
-    return fit.explains(base) and fit.error <= max(BEHIND * first.error, PENALTY)
+def beside(nearest: Fit, fit: Fit) -> bool:
+    """Return whether a fit's error is not much larger than that of the `nearest` one."""
+    return fit.error <= max(BEHIND * nearest.error, PENALTY)
 
 
-def as_good(fits: Sequence[Fit], base: Fit) -> list[Fit]:
-    """Return the fits that explain the table as well as the first one. Either only noise may have put them behind it,
-    or they are as near to the times and assume more: the simpler one is likelier, but the rows do not show which is
-    true."""
-    first = fits[0]
+def as_good(fits: Iterable[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
+    """Return the fits that explain the table as well as the nearest one, which is among them, as far as rows can tell:
+    the errors of predictions, or noise, may have put them behind it. Or they are as near and assume more: the simpler
+    one is likelier, but the rows do not show which is true. Empty if nothing explains the table."""
+    explaining = [fit for fit in fits if fit.explains(base)]
+    nearest = min(explaining, key=lambda fit: fit.score, default=base)
 
     def is_as_good(fit: Fit) -> bool:
-        as_near = fit.error <= first.error
-        return explains_beside(first, fit, base) and (as_near or fit.behind(first, PENALTY) == "open")
+        as_near = fit.error <= nearest.error or fit.behind(nearest, PENALTY) == "open"
+        return (as_near and beside(nearest, fit)) or not table.tells_apart(nearest, fit)
 
-    return [fit for fit in fits[1:] if same(fit, first) or is_as_good(fit)]
+    good = list(filter(is_as_good, explaining))
+    here = [fit for fit in good if fit.hypothesis.rarity < ANOTHER]
+    named = {fit.hypothesis.family for fit in here}  # of a pair of faults one may be enough
+    return [fit for fit in here if not named & {*fit.hypothesis.family.split(" with ")[:-1]}] or good
 
 
 def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
@@ -234,9 +236,9 @@ def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
     return not sound.off and (score < best.score or not best.explains(base))
 
 
-def sure(fits: Sequence[Fit], base: Fit) -> str:
+def sure(fits: Sequence[Fit], base: Fit, table: MeasuredTable) -> str:
     """Return how certainly the first fit is better than the next one that is not as good: clear, likely or open."""
-    good = as_good(fits, base)
+    good = as_good(fits, base, table)
     return next((fit.behind(fits[0]) for fit in fits[1:] if not any(fit is each for each in good)), "clear")
 
 

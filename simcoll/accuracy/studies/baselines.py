@@ -20,7 +20,7 @@ from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.placed_topology import topology_of
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import described
 
 Rival = Callable[[Sequence[MeasuredRow], MeasuredRow, Point], float | None]
 
@@ -28,11 +28,11 @@ Rival = Callable[[Sequence[MeasuredRow], MeasuredRow, Point], float | None]
 def nccl_tuner(fitted: Sequence[MeasuredRow], asked: MeasuredRow, point: Point) -> float | None:
     """Return the time (us) by which NCCL's tuner compares algorithms; it does not include the launch."""
     name = next((known for known in COLLECTIVES if known == asked.collective), None)
-    system = point.scenario.topology.system
+    system = described(point.scenario.topology) if point.scenario.topology.system else None
     if name is None or system is None:
         return None
     try:
-        comm = communicator(load_system(system), asked.nodes or 1, asked.ranks)
+        comm = communicator(system, asked.nodes or 1, asked.ranks)
         in_switch = tuner.switch_reduces(point.scenario.dtype, point.scenario.op)
         release = nearest(asked.library_version or "")
         choice = tuner.table(comm, release, switch_reduces=in_switch).choose(name, asked.size_bytes)

@@ -255,7 +255,7 @@ def _fitted(study: Study, materials: Sequence[Material]) -> Calibrated | None:
         topology=", ".join(dict.fromkeys(m.used.system or m.used.name for m, _ in fitted)),
         sources=[m.source for m, _ in fitted],
         split="; ".join(f"{m.used.name}: {_split(m.used)}" for m, _ in fitted),
-        network=network_of(fitted[0][0].used.system),
+        network=network_of(load_system(named) if (named := fitted[0][0].used.system) else None),
         generations=list(dict.fromkeys(gpu.generation for gpu in gpus if gpu)),
     )
     chosen = np.concatenate([flags for _, flags in fitted])

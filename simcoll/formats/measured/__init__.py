@@ -1,4 +1,5 @@
-"""Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, output of OSU's and Intel's MPI benchmarks.
+"""Read measured tables: CSV, output or JSON of nccl-tests and rccl-tests, tables of other
+benchmarks, e.g. OSU's and Intel's.
 
 A reader converts text into rows of cells: for each row a dict from column to (text, place in the file).
 `measured_row.rows` checks the cells of every reader.
@@ -7,14 +8,14 @@ A reader converts text into rows of cells: for each row a dict from column to (t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
-from simcoll.formats.measured import csv_table, measured_row, mpi_benchmarks, nccl_tests, nccl_tests_json, rccl_tests
+from simcoll.formats.measured import csv_table, described_tables, measured_row, nccl_tests, nccl_tests_json, rccl_tests
 from simcoll.formats.measured.csv_table import dump
 from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
 
@@ -24,6 +25,7 @@ __all__ = [
     "NOISE",
     "MeasuredRow",
     "dump",
+    "environment",
     "find_measured",
     "looks",
     "normal",
@@ -35,7 +37,12 @@ __all__ = [
 ]
 
 _FAILED: Final = re.compile(r"Out of bounds values\s*:\s*[0-9]+\s+FAILED")
-_READERS: Final = (nccl_tests_json, rccl_tests, mpi_benchmarks, nccl_tests)  # the last accepts any text with its header
+_READERS: Final = (
+    nccl_tests_json,
+    rccl_tests,
+    described_tables,
+    nccl_tests,
+)  # the last accepts any text with its header
 
 
 def looks(text: str) -> bool:
@@ -84,6 +91,18 @@ def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
     said = None if "#wrong" in text else _FAILED.search(text)
     whole = f"the check of what was computed failed ({said[0]!r})" if said else None
     return measured_row.wrong_data(rows) or whole
+
+
+_VARIABLE: Final = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?:=| set by environment to )")
+
+
+def environment(text: str, rows: Iterable[MeasuredRow]) -> frozenset[str] | None:
+    """Return the variables of NCCL that were set in a benchmark's run; None if its output does not show them, as NCCL's
+    debug output (NCCL_DEBUG=INFO) and nccl-tests' JSON do."""
+    columns = {column[4:].upper() for row in rows for column in row.others if column.startswith("env.")}
+    if columns or "NCCL INFO" in text:
+        return frozenset(columns.union(_VARIABLE.findall(text)))
+    return None
 
 
 def _unread(text: str) -> list[str]:

@@ -7,10 +7,20 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from simcoll.config import text_table
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, REQUIRED, LocatedCells, MeasuredRow
+from simcoll.units import float_of
+
+_TIME: Final = re.compile(
+    r"(?i)(?:(?:avg|mean|median|p50|min)[ _]?)?(?:time|latency|duration)[ _]*\(?(ns|us|µs|ms|s)\)?"
+)
+_TIMES: Final = {"ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
+_BANDWIDTH: Final = re.compile(r"(?i:(bus|alg)[ _]?(?:bw|bandwidth))(?:[ _]*\(?([A-Za-z_/]+)\)?)?")
+_RATES: Final = {None: 1.0, "GB/s": 1.0, "GBps": 1.0, "GB_s": 1.0, "MB/s": 1e-3, "Gb/s": 1 / 8, "Gbps": 1 / 8,
+                 "Gbit/s": 1 / 8}  # fmt: skip
 
 
 def is_table(text: str) -> bool:
@@ -31,7 +41,7 @@ def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic
     """
     records = _records(text, source)
     places, first = next(records, ([Place(source, 1, 1)], []))
-    header = _header(_names(first), places, given)
+    header, factors = _header(first, places, given)
     empty = True
     for where, texts in records:
         empty = False
@@ -40,14 +50,33 @@ def cells(text: str, source: str, given: LocatedCells, mistakes: list[Diagnostic
             cure = "give every row all columns, and texts with commas in quotes"
             mistakes.append(Diagnostic(problem, cure, "", where[0]))
             continue
-        yield dict(zip(header, zip(map(text_table.csv_meaning, texts), where, strict=True), strict=True))
+        row = dict(zip(header, zip(map(text_table.csv_meaning, texts), where, strict=True), strict=True))
+        yield {**row, **{column: _times(row[column], factor) for column, factor in factors.items()}}
     if empty:
         raise InputError("no row follows the header", "give at least one row", places[0])
 
 
-def _header(names: list[str], places: list[Place], given: LocatedCells) -> list[str]:
-    missing = [column for column in REQUIRED if column not in names and column not in given]
-    others = sorted(set(names) - set(COLUMNS) - {""})
+def _header(cells: Sequence[str], places: list[Place], given: LocatedCells) -> tuple[list[str], dict[str, float]]:
+    """Return the names of columns, and the factors by which cells of some become microseconds or GB/s.
+
+    A column of bandwidths stands for a missing column of times; a time may have another unit. Raises InputError for
+    missing columns, for columns given twice, and for bandwidths whose unit is not known.
+    """
+    names, factors = _names(cells), {}
+    if "time_us" not in names:
+        for i, cell in enumerate(cells):
+            if found := _TIME.fullmatch(cell.strip()):
+                names[i], factors["time_us"] = "time_us", _TIMES[found[1].lower()]
+                break
+            if found := _BANDWIDTH.fullmatch(cell.strip()):
+                names[i] = f"{found[1].lower()}bw"
+                if found[2] not in _RATES:
+                    cure = f"name the column {names[i]}_GBps (10^9 bytes a second) or {names[i]}_Gbps (bits)"
+                    raise InputError(f"column {cell.strip()!r} may have bits or bytes", cure, places[i])
+                factors[names[i]] = _RATES[found[2]]
+    stands_for = {"time_us"} if {"algbw", "busbw"} & set(names) else set()
+    missing = [column for column in REQUIRED if column not in {*names, *given, *stands_for}]
+    others = sorted(set(names) - set(COLUMNS) - {"", "algbw", "busbw"})
     cure = f"add it, or rename one of: {', '.join(others)}" if others else "add it"
     mistakes = [Diagnostic(f"column {column!r} is missing", cure, "", places[0]) for column in missing]
     for i, name in enumerate(names):
@@ -55,7 +84,15 @@ def _header(names: list[str], places: list[Place], given: LocatedCells) -> list[
             mistakes.append(Diagnostic(f"column {name!r} stands twice", "keep one of them", "", places[i]))
     if mistakes:
         raise InputError(mistakes[:MAX_MISTAKES])
-    return names
+    return names, factors
+
+
+def _times(cell: tuple[str, Place | None], factor: float) -> tuple[str, Place | None]:
+    """Return a cell with its number times a factor; other cells stay."""
+    try:
+        return f"{float_of(cell[0]) * factor:.10g}", cell[1]
+    except ValueError:
+        return cell
 
 
 def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:

@@ -7,6 +7,7 @@ Columns listed in `COLUMNS` are checked strictly; all other cells stay texts.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import reprlib
@@ -18,7 +19,7 @@ from typing import Any, Final
 from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place, did_you_mean
 from simcoll.schedule import names
-from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.collectives import COLLECTIVES, Collective
 from simcoll.units import float_of, format_size, int_of
 
 LocatedCells = dict[str, tuple[str, Place | None]]  # one row: column → (text, place in the file)
@@ -59,6 +60,8 @@ COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow) i
 REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 NOISE: Final = 1.5  # ratio of times that runs of a point on one machine rarely exceed, except at the smallest sizes
 USUAL: Final = 1.2  # ratio that the median over the points of one machine rarely exceeds
+SAME: Final = 0.016  # GB/s by which a printed busbw may differ from algbw times a factor
+MOST_RANKS: Final = 2049  # up to which ranks are inferred from busbw: beyond, printed digits do not tell
 FEW_POINTS: Final = 3  # fewer points have no meaningful median
 MAX_MISTAKES: Final = 20  # most mistakes listed for one table: a wrong column causes one per row
 
@@ -77,6 +80,23 @@ def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] =
     }
     choices = f", one of {', '.join(of)}" if of else ""
     return Diagnostic(f"the file does not say {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
+
+
+def alone(place: Place | None) -> Diagnostic:
+    """Return the error for a benchmark of one rank."""
+    cure = "start several: give nccl-tests -g N, or build it with MPI=1 and start N processes"
+    return Diagnostic("one rank: nothing is communicated, so busbw is 0", cure, "", place)
+
+
+def fitting_ranks(collective: Collective, algbw: float, busbw: float) -> list[int]:
+    """Return up to two numbers of ranks for which `busbw` is the bus bandwidth of a call with this `algbw` (both in
+    GB/s, printed with two decimals).
+
+    >>> fitting_ranks(COLLECTIVES["all_reduce"], 188.37, 353.2), fitting_ranks(COLLECTIVES["broadcast"], 10.0, 10.0)
+    ([16], [2, 3])
+    """
+    found = (n for n in range(2, MOST_RANKS) if abs(float(collective.busbw(n)) * algbw - busbw) <= SAME)
+    return list(itertools.islice(found, 2))
 
 
 def _collective(text: str) -> str:
@@ -239,6 +259,13 @@ def scattered(rows: Iterable[MeasuredRow]) -> str | None:
     return f"{points} are {where}, and their median counts: give runs of different states one by one"
 
 
+def _of_bandwidth(values: Mapping[str, Any], bandwidth: tuple[str, str]) -> str:
+    """Return the time (us) of a call from its `algbw` or `busbw` in GB/s, given as (name, number)."""
+    name, number = bandwidth
+    factor = float(COLLECTIVES[values["collective"]].busbw(values["ranks"])) if name == "busbw" else 1.0
+    return f"{values['size_bytes'] * factor / float_of(number) / 1e3:.10g}" if float_of(number) > 0 else "0"
+
+
 def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -> MeasuredRow | None:
     before, values = len(mistakes), dict[str, Any]()
     nowhere = ("", None)
@@ -253,6 +280,17 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
         problem = f"{nodes} nodes are more than the {values['ranks']} ranks that ran on them"
         place = {**given, **said}["nodes"][1]
         mistakes.append(Diagnostic(problem, "write the number of machines that had a rank", "nodes", place))
+    if "time_us" not in {**given, **said} and len(mistakes) == before and (by := {"algbw", "busbw"} & said.keys()):
+        try:
+            said["time_us"] = (
+                _of_bandwidth(values, *((each, said[each][0]) for each in sorted(by)[:1])),
+                said[min(by)][1],
+            )
+            values["time_us"] = normal("time_us", said["time_us"][0])
+        except (ValueError, KeyError):
+            mistakes.append(
+                Diagnostic("gives no time", "write a bandwidth above 0, in GB/s", min(by), said[min(by)][1])
+            )
     missing = [column for column in REQUIRED if column not in said and column not in given]
     beside = next(iter(cells.values()), nowhere)  # a missing cell is named by the place of its row
     mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, beside)[1]) for c in missing]

@@ -14,12 +14,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from os.path import commonprefix
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
+from simcoll.formats.measured.measured_row import SAME, LocatedCells, alone, fitting_ranks, unsaid, wrong_cell
+from simcoll.nccl.algorithm_names import MESSAGES
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
 
@@ -38,6 +38,7 @@ _BEGUN: Final = re.compile(
 )  # the beginning of a row: its size, its count and more
 _CALL: Final = re.compile(r"\bNCCL INFO (\w+): opCount ")
 _VERDICT: Final = re.compile(r"Out of bounds values\s*:\s*([0-9]+)\s+(\w+)")  # a line below a table
+_FINISHED: Final = re.compile(r"Out of bounds values|Avg bus bandwidth")
 _CUT: Final = re.compile(
     r"\s*([0-9]{1,18})\s+([0-9]{1,18})(?:\s+[a-z]\w*){0,2}\s*"
 )  # a row, cut off in its first columns
@@ -46,7 +47,11 @@ _RANK: Final = re.compile(
     r"\bRank\s+([0-9]+)\s+(?:Group\s+([0-9]+)\s+)?Pid\s+[0-9]+\s+on\s+(\S+)\s+device\b"
     r"(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
 )
+_RANK_0: Final = re.compile(r"\bRank\s+0\s+(?:Group\s+0\s+)?Pid\b")
 _WORD: Final = re.compile(r"\S+")
+_LABEL: Final = re.compile(r"\s*(\S{0,252}[:>\]])")  # of a launcher, before a line and perhaps within it
+_COMM: Final = re.compile(rf"([\w.\-]{{1,253}}){_FROM}.*\brank ([0-9]+) nranks ([0-9]+)\b", re.IGNORECASE)
+_LOOP: Final = re.compile(r"(?<!warmup )(?<!agg )\biters:\s*([1-9][0-9]{0,6})\b(?!.*\bagg iters: (?!1\b))")
 _THREADS: Final = re.compile(r"\bnThread\s+([1-9][0-9]{0,5})\s+nGpus\s+([1-9][0-9]{0,5})\b")
 _PROGRAM: Final = re.compile(
     rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
@@ -54,8 +59,8 @@ _PROGRAM: Final = re.compile(
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
 _CODE: Final = re.compile(r"\bnccl-library=([0-9]{4,6})\b")  # NCCL_VERSION_CODE in nccl-tests from 2.17 on
 _FORCED: Final = {  # settings in a command line, in NCCL's debug output, or in simcoll's own tables
-    "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )(\w+)(?![\w,;:])|_perf, algorithm (\w+)"),
-    "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
+    "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )['\"]?([\w^,;:]+)|_perf, algorithm (\w+)"),
+    "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )['\"]?([\w^,;:]+)"),
 }
 CURE: Final = (
     "give CSV with the columns collective,ranks,size_bytes,time_us, or the output of nccl-tests, rccl-tests, "
@@ -72,7 +77,9 @@ _ROW: Final = re.compile(  # a row of a table without header
 )
 # Columns after type and operation: with or without a root, two parts or one, each with or without `#wrong`.
 _LAYOUTS: Final = tuple(itertools.product(("root ", ""), ("time algbw busbw #wrong", "time algbw busbw"), (2, 1)))
+_PARTS: Final = ("all_gather", "reduce_scatter")
 _ROUNDED: Final = 0.0051, 0.01  # rounding errors of printed numbers: GB/s of a bandwidth, share of a time
+_TAIL: Final = ("time", "algbw", "busbw", "#wrong", "error")
 LONGEST: Final = 10_000  # most characters of a line that may be a row
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
@@ -88,6 +95,7 @@ class _Test:
     rows: list[LocatedCells] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)  # numbers of unreadable lines that look like rows
     calls: set[str | None] = field(default_factory=set)
+    unfinished: list[str] = field(default_factory=list)  # lines before tables that had not ended when this one began
 
 
 def looks(text: str) -> bool:
@@ -151,14 +159,18 @@ def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> 
     mistakes: list[Diagnostic] = []
     unnamed: list[Diagnostic] = []
     rows: list[LocatedCells] = []
-    common, verdicts = _library(text), _VERDICT.findall(text)
+    common, verdicts, members = _library(text), _VERDICT.findall(text), _members(text)
     sound = bool(verdicts) and all(each == ("0", "OK") for each in verdicts)
+    runs: dict[frozenset[str], str] = {}  # of different hosts
     for test in _tests(text, source):
-        if test.rows and (said := _said(test, given, mistakes, unnamed)) is not None:
-            of_all = common | said
+        if test.rows and (said := _said(test, members, given, mistakes, unnamed)) is not None:
+            hosts = frozenset(match[3] for line in test.before for match in _RANK.finditer(line))
+            of_all = common | said | {"run": (runs.setdefault(hosts, str(len(runs) + 1)), test.place)}
             if sound:  # other text in the number's cell was glued to it
                 test.rows = [{column: cell for column, cell in row.items() if column != "wrong"} for row in test.rows]
-            rows += [{c: cell for c, cell in row.items() if c not in test.tail} | of_all for row in test.rows]
+            own = {"size_bytes", "dtype", "redop", "root", "time_us", "in_place_time_us", "wrong"}
+            rows += [{c: cell for c, cell in row.items() if c in own} | of_all for row in test.rows]
+    rows = [{c: cell for c, cell in row.items() if c != "run" or len(runs) > 1} for row in rows]
     if mistakes or (unnamed and not (rows and chosen and "collective" in given)):
         raise InputError([*mistakes, *unnamed])
     return rows
@@ -183,6 +195,8 @@ def _tests(text: str, source: str) -> list[_Test]:
         cut = len(line) < len(full)
         if test := _header(line, Place(source, number, 1), before):
             _end(tests, partial, values)
+            if tests and not any(_FINISHED.search(each) for each in before):  # perhaps another run, whose rows follow
+                test.unfinished = [*tests[-1].unfinished, *tests[-1].before]
             tests.append(test)
             before, partial, held = [], {}, ""
             continue
@@ -292,6 +306,8 @@ def _plain(line: str, debug: re.Pattern[str]) -> str:
     """
     if len(line) > LONGEST:
         return ""
+    if (label := _LABEL.match(line)) and line.count(label[1]) > 1:  # a launcher labels each piece that was written
+        line = line[: label.end()] + line[label.end() :].replace(label[1], " " * len(label[1]))
     return debug.sub(_glued, _DRESS.sub(lambda dress: " " * len(dress[0]), line))
 
 
@@ -307,6 +323,7 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     if "time" not in words or "type" not in words[: words.index("time")]:
         return None
     lead, tail = words[: words.index("time")], words[words.index("time") :]
+    tail = tail[: max(i for i, word in enumerate(tail) if word in _TAIL) + 1]  # without what options add
     if len(set(lead)) < len(lead):
         return None
     parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
@@ -318,9 +335,10 @@ def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tup
     """Add a row to the table, or its line to `unread` if it is damaged or lacks a time; skip rows of 0 bytes. If a
     column appears twice, the first is out of place and the second in place; `#wrong` is the sum of both."""
     measured: LocatedCells = {}
+    values = values[: len(tail)]  # options of the tests add columns, for example times of day
     for word, value in zip(tail, values, strict=False):
         column = _COLUMN.get(word, word)
-        measured.setdefault("in_place_time_us" if word == "time" and column in measured else column, value)
+        measured.setdefault(f"in_place_{column}" if column in measured else column, value)
     counted = [value for word, value in zip(tail, values, strict=False) if word == "#wrong"]
     measured |= wrong_cell([text for text, _ in counted], counted[0][1] if counted else None)
     sound = len(values) == len(tail) and all(_NUMBER.fullmatch(text) for text, _ in values)
@@ -347,60 +365,121 @@ def _decoded(code: str) -> str:
 
 
 def _said(
-    test: _Test, given: LocatedCells, mistakes: list[Diagnostic], unnamed: list[Diagnostic]
+    test: _Test, members: _Members, given: LocatedCells, mistakes: list[Diagnostic], unnamed: list[Diagnostic]
 ) -> LocatedCells | None:
-    """Return the cells that all rows of a table share, from the lines before it; None if the collective is unknown."""
-    ranks, nodes = _ranks(test.before, given)
-    timing = "nccl-tests"
+    """Return the cells that all rows of a table share, from the lines before it; None if these are unknown."""
+    if mixed := _mixed(test):
+        mistakes.append(mixed)
+        return None
+    timing = ["nccl-tests"]
     programs = [name for line in test.before if "concluded" not in line for name in _PROGRAM.findall(line)]
     called = next(iter(test.calls)) if len(test.calls) == 1 else None  # None for sends and receives
-    collective = programs[-1] if programs else called
-    if ranks is None and "ranks" not in given:
+    collective = names.collective_named(programs[-1], in_table=True) if programs else called
+    ranks, nodes = _listed(test.before) or members
+    known = ranks or (int(given["ranks"][0]) if "ranks" in given else None)
+    of_process = [(int(m[1]) * int(m[2]), int(m[2])) for line in test.before for m in _THREADS.finditer(line)]
+    silent = all(_value(row, "busbw") == 0 for row in test.rows) and any(_value(row, "algbw") > 1 for row in test.rows)
+    if known == 1 or (silent and known is None):
+        mistakes.append(alone(test.place))
+        return None
+    if known is None:
+        numbers = {fit.ranks for fit in _fitting(test, collective, None)}
+        if len(numbers) == 1 and None not in numbers:
+            timing.append("ranks inferred from busbw")
+            known = ranks = numbers.pop()
+        elif of_process and (None in numbers or _fitting(test, collective, of_process[-1][0])[0].ranks):
+            known = ranks = of_process[-1][0]
+    if known is None:
         named = collective or "collective" in given
         also = "" if named else ", or names the collective (collective=NAME, unless its columns show it)"
         mistakes.append(unsaid("ranks", test.place, also))
-    elif collective is None:
-        candidates = _inferred(test.rows, ranks or int(given["ranks"][0]))
+        return None
+    fitting = _fitting(test, collective, known)
+    candidates = list(dict.fromkeys(fit.collective for fit in fitting))
+    if collective is None:
         asked = given.get("collective", ("", None))[0]
         if len(candidates) == 1:
-            collective, timing = candidates[0], "nccl-tests; collective inferred from busbw, redop and root"
+            collective = candidates[0]
+            timing.append("collective inferred from busbw, redop and root")
         elif asked not in candidates:
             contrary = f", and its columns are not those of {asked}" if asked else ""
             unnamed.append(unsaid("collective", test.place, contrary, candidates))
             return None
+    asked = collective or given["collective"][0]
+    if asked in candidates and all(fit.of_rank for fit in fitting if fit.collective == asked):
+        for row in test.rows:
+            row["size_bytes"] = str(int(row["size_bytes"][0]) * known), row["size_bytes"][1]
+        timing.append("sizes of one rank's part")
     graph = next((m[1] for line in test.before if (m := re.search(r"\bgraph:\s*([1-9][0-9]*)", line))), None)
-    of_process = [int(m[2]) for line in test.before for m in _THREADS.finditer(line)]
+    loop = next((m[1] for line in reversed(test.before) if (m := _LOOP.search(line))), None)
     forced = {
         column: [m[m.lastindex or 1] for line in test.before if (m := found.search(line))]
         for column, found in _FORCED.items()
+        if collective not in MESSAGES  # for which NCCL reads neither variable
     }
+    variable = {"algorithm": "env.nccl_algo", "protocol": "env.nccl_proto"}  # of values that leave a choice
     said = {
-        **{column: texts[-1] for column, texts in forced.items() if texts},
+        **{(c if texts[-1].isidentifier() else variable[c]): texts[-1] for c, texts in forced.items() if texts},
         "collective": collective,
         "ranks": ranks,
         "nodes": nodes,
-        "timing": timing,
+        "timing": "; ".join(timing),
         "harness": "graph" if graph else "nccl-tests",
         "launch.graph": "true" if graph else None,
         "launch.replays": graph,
-        "launch.gpus_per_process": of_process[-1] if of_process and of_process[-1] > 1 else None,
+        "launch.gpus_per_process": of_process[-1][1] if of_process else None,
+        "launch.calls": loop if of_process and not graph else None,
         "gpu": _gpus(test.before),
     }
     return {column: (str(value), test.place) for column, value in said.items() if value is not None}
 
 
-def _ranks(before: list[str], given: LocatedCells) -> tuple[int | None, int | None]:
-    """Return the numbers of ranks and hosts of a communicator, from the list of its devices. Without such a list and
-    without `given` ranks, return the ranks of one process and None."""
-    listed = {m[1]: (m[2], m[3]) for line in before for m in _RANK.finditer(line)}
-    if listed:
-        group = next(iter(listed.values()))[0]
-        hosts = [host for its_group, host in listed.values() if its_group == group]
-        return len(hosts), len(set(hosts))
-    threads = [m for line in before for m in _THREADS.finditer(line)]
-    if threads and "ranks" not in given:
-        return int(threads[-1][1]) * int(threads[-1][2]), None
-    return None, None
+def _mixed(test: _Test) -> Diagnostic | None:
+    """Return the error for a table of several runs whose lines are mixed; None if all rows are of one run.
+
+    Started by an MPI for which nccl-tests was not built, each process runs the tests by itself. Then sizes occur
+    several times, below several lists of ranks. A run that failed and was repeated has each size once.
+    """
+    before = [*test.unfinished, *test.before]
+    runs = max(sum(bool(found.search(line)) for line in before) for found in (_THREADS, _RANK_0))
+    sizes = Counter(tuple(row[c][0] for c in ("size_bytes", "dtype", "redop", "root") if c in row) for row in test.rows)
+    if runs < 2 or max(sizes.values()) < 2:
+        return None
+    hosts = list(dict.fromkeys(m[3] for line in before for m in _RANK.finditer(line)))
+    each = len({m[1] for line in before for m in _RANK.finditer(line)})
+    what = f"{runs} separate runs{f' of {each} rank' + 's' * (each > 1) + ' each' if each else ''}"
+    where = f", on {', '.join(hosts)}" * bool(hosts)
+    why = "nccl-tests was built without MPI=1, or started by another MPI than it was built with"
+    cure = "build it with MPI=1 and run it again, or give the output of one run by itself"
+    return Diagnostic(f"{what}{where}, whose lines are mixed: {why}", cure, "", test.place)
+
+
+_Members = tuple[int | None, int | None]  # ranks and nodes
+
+
+def _listed(before: list[str]) -> _Members | None:
+    """Return the numbers of ranks and hosts of a communicator from the list of its devices, the last one of the text;
+    None without a list."""
+    listed: dict[str, tuple[str, str]] = {}
+    for match in (m for line in before for m in _RANK.finditer(line)):
+        if match[1] in listed and int(match[1]) == 0:
+            listed = {}
+        listed[match[1]] = match[2], match[3]
+    if not listed:
+        return None
+    group = next(iter(listed.values()))[0]
+    hosts = [host for its_group, host in listed.values() if its_group == group]
+    return len(hosts), len(set(hosts))
+
+
+def _members(text: str) -> _Members:
+    """Return the number of ranks that NCCL's debug output says of all communicators, and the number of hosts if each
+    rank said so; None for what it does not say."""
+    found = {(m[3], m[2]): m[1] for m in _COMM.finditer(text)}
+    numbers = {int(count) for count, _ in found}
+    if len(numbers) != 1:
+        return None, None
+    return (ranks := numbers.pop()), len({*found.values()}) if len(found) == ranks else None
 
 
 def _gpus(before: list[str]) -> str | None:
@@ -408,19 +487,46 @@ def _gpus(before: list[str]) -> str | None:
     return ", ".join(dict.fromkeys(m[4].strip() for line in before for m in _RANK.finditer(line) if m[4])) or None
 
 
-def _inferred(rows: list[LocatedCells], ranks: int) -> list[str]:
-    """Return the collectives that fit the columns of rows; if none fits the bandwidths, all that fit redop and root."""
-    best = max(rows, key=lambda row: _value(row, "busbw"))
+class _Fit(NamedTuple):
+    """A collective and a number of ranks (None: any) that fit a table. `of_rank`: sizes are those of a rank's part."""
+
+    collective: str
+    ranks: int | None
+    of_rank: bool = False
+
+
+def _fitting(test: _Test, collective: str | None, ranks: int | None) -> list[_Fit]:
+    """Return what fits a table, for a known `collective` and number of `ranks`, or for all (None).
+
+    redop, root and busbw/algbw tell, and errors in place, which sends and receives have not (N/A). Before 2020
+    all_gather and reduce_scatter counted sizes of one rank's part, and algbw without the rank's own part. If no
+    bandwidths fit, all collectives do that fit redop and root.
+    """
+    best = max(test.rows, key=lambda row: _value(row, "busbw"))
     algbw, busbw = _value(best, "algbw"), _value(best, "busbw")
     reduces = best.get("redop", ("none", None))[0] not in ("none", "")
     rooted = _value(best, "root", -1) >= 0
-    kind = [c for c in COLLECTIVES.values() if c.reduces == reduces and c.busbw(2) > Fraction(0)]
-    # send_recv has a root in simcoll, but none in nccl-tests; printed bandwidths are rounded to 0.01 GB/s
-    kind = [c for c in kind if (c.rooted and c.name != "send_recv") == rooted]
-    fitting = [c.name for c in kind if abs(float(c.busbw(ranks)) * algbw - busbw) <= 0.016]
-    if not fitting and not rooted and abs(algbw - busbw) <= 0.016:
-        return ["send_recv"]  # sendrecv_perf prints an operation, although it does not reduce
-    return fitting or [c.name for c in kind]
+    messages = not rooted  # send_recv has a root in simcoll, but none in nccl-tests; old ones print an operation for it
+    kind = [
+        c
+        for c in COLLECTIVES.values()
+        if (c.name == collective if collective else c.busbw(2) > 0)
+        and (collective or (messages if c.name == "send_recv" else c.reduces == reduces and c.rooted == rooted))
+    ]
+    fits: list[_Fit] = []
+    for each in kind:
+        of_given = [ranks] if ranks and abs(float(each.busbw(ranks)) * algbw - busbw) <= SAME else []
+        fits += [_Fit(each.name, n) for n in (of_given if ranks else fitting_ranks(each, algbw, busbw))]
+    parts = algbw * 1e3 * _value(best, "time_us") / int(best["size_bytes"][0])
+    if abs(algbw - busbw) <= SAME < abs(busbw) / 10 and abs(parts / (round(parts) or 1) - 1) < _ROUNDED[1]:
+        own = round(parts) + 1
+        old = [_Fit(c.name, own, True) for c in kind if c.name in _PARTS and ranks in (None, own)]
+        fits = old + fits if own == 2 and "root" not in test.lead.groupindex else old or fits if own > 2 else fits
+    errors = [(row.get(f"in_place_{word}"), row.get(word)) for row in test.rows for word in ("#wrong", "error")]
+    checked = {inside[0] != "N/A" for inside, out in errors if inside and out and out[0] != "N/A"}
+    if len(checked) == 1:
+        fits = [fit for fit in fits if (fit.collective not in ("send_recv", "all_to_all")) in checked] or fits
+    return fits or [_Fit(c.name, None) for c in kind]
 
 
 def _value(row: LocatedCells, column: str, absent: float = 0.0) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from simcoll.config import input_files
@@ -29,9 +30,14 @@ _RECENT: Final[LruCache[Schedule]] = LruCache(4_000_000, len)
 _Slots = StrictInt | tuple[StrictInt, StrictInt] | list[tuple[StrictInt, StrictInt]]  # slot, run, runs
 
 
+_Plain = tuple[StrictInt, StrictInt, _Slots, StrictInt, _Slots, Literal[0, 1, False, True]]
+_Routed = tuple[StrictInt, StrictInt, _Slots, StrictInt, _Slots, Literal[0, 1, False, True], tuple[StrictStr, ...]]
+
+
 class _File(BaseModel):
     """The keys of a schedule file. A transfer is (step, src, src_slots, dst, dst_slots, reduce), where slots are one
-    number, a run (first slot, number of slots), or a list of runs."""
+    number, a run (first slot, number of slots), or a list of runs. It may end with its route: the names of all devices
+    on it."""
 
     collective: StrictStr
     algorithm: StrictStr
@@ -40,7 +46,7 @@ class _File(BaseModel):
     agents: StrictInt = Field(0, ge=0, le=MOST)
     root: StrictInt = Field(0, ge=0)
     pipelined: StrictBool = False
-    transfers: list[tuple[StrictInt, StrictInt, _Slots, StrictInt, _Slots, Literal[0, 1, False, True]]]
+    transfers: list[_Plain | _Routed]
 
 
 def sent_fraction(schedule: Schedule) -> Fraction:
@@ -83,45 +89,39 @@ def dump(schedule: Schedule) -> str:
 
 def _transfers(schedule: Schedule) -> Iterator[tuple[Any, ...]]:
     """Yield each transfer as `_File` has it."""
-    for step, src, read, dst, written, reduce in _grouped(schedule):
-        yield step, src, _slots(read), dst, _slots(written), reduce
+    for rows in np.split(np.arange(len(schedule)), schedule.heads[1:]) if len(schedule) else ():
+        step, src, _, dst, _, reduce = (column[rows[0]].item() for column in schedule.columns[:6])
+        route = schedule.route[rows[0]]
+        own = (schedule.routes[route],) if route >= 0 else ()
+        read, written = (_slots(slot[rows], schedule.count[rows]) for slot in (schedule.src_slot, schedule.dst_slot))
+        yield step, src, read, dst, written, reduce, *own
 
 
-def _grouped(schedule: Schedule) -> Iterator[tuple[int, int, list[Run], int, list[Run], bool]]:
-    """Yield each transfer with the runs of slots that it reads and those that it writes."""
-    found: tuple[int, int, list[Run], int, list[Run], bool] | None = None
-    for step, src, src_slot, dst, dst_slot, reduce, count, joins in zip(
-        *(column.tolist() for column in schedule.columns), strict=True
-    ):
-        if found and not joins:
-            yield found
-        if not joins:
-            found = step, src, [], dst, [], reduce
-        assert found
-        found[2].append((src_slot, count))
-        found[4].append((dst_slot, count))
-    if found:
-        yield found
-
-
-def _slots(runs: list[Run]) -> int | Run | list[Run]:
+def _slots(first: NDArray[Any], count: NDArray[Any]) -> int | list[int] | list[list[int]]:
+    """Return slots as a number, a run or a list of runs."""
+    runs: list[list[int]] = np.stack([first, count], axis=1).tolist()
     if len(runs) > 1:
         return runs
     return runs[0] if runs[0][1] > 1 else runs[0][0]
 
 
-def _rows(transfers: Sequence[tuple[int, int, _Slots, int, _Slots, bool]]) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of transfers; raises ScheduleError if a transfer writes other runs than it reads."""
-    for number, (step, src, read, dst, written, reduce) in enumerate(transfers):
+def _schedule(found: _File) -> Schedule:
+    """Return the schedule; raises ScheduleError if a transfer writes other runs than it reads."""
+    rows, route, routes = list[tuple[int, ...]](), list[int](), dict[tuple[str, ...], int]()
+    for number, (step, src, read, dst, written, reduce, *own) in enumerate(found.transfers):
         runs = [_runs(slots) for slots in (read, written)]
         counts = [[count for _, count in run] for run in runs]
-        if counts[0] != counts[1]:
+        if counts[0] != counts[1] or not counts[0]:
             raise ScheduleError(f"transfer {number} reads runs of {counts[0]} slots, but writes runs of {counts[1]}")
         for place, ((src_slot, count), (dst_slot, _)) in enumerate(zip(*runs, strict=True)):
-            yield step, src, src_slot, dst, dst_slot, reduce, count, place > 0
+            rows.append((step, src, src_slot, dst, dst_slot, reduce, count, place > 0))
+            route.append(routes.setdefault(own[0], len(routes)) if own else -1)
+    fields = found.model_dump(exclude={"transfers", "ranks"})
+    return Schedule.from_rows(rows, n=found.ranks, route=np.array(route, np.int32), routes=tuple(routes), **fields)
 
 
-def _runs(slots: _Slots) -> list[Run]:
+def _runs(slots: _Slots) -> Sequence[Run]:
+    """Return the runs of what `_slots` returns."""
     if isinstance(slots, int):
         return [(slots, 1)]
     return [slots] if isinstance(slots, tuple) else slots
@@ -161,8 +161,7 @@ def parse(text: str, source: str) -> Schedule:
         collective(found.collective)
         if found.root >= found.ranks or found.ranks * found.n_chunks > MOST:
             raise ScheduleError(f"its root is none of its ranks, or it has more than {MOST} chunks")
-        fields = found.model_dump(exclude={"transfers", "ranks"})
-        return Schedule.from_rows(_rows(found.transfers), n=found.ranks, **fields)
+        return _schedule(found)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

@@ -7,6 +7,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from simcoll import units
@@ -14,12 +15,14 @@ from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import SimcollError
-from simcoll.topology.machine_files import LinkRule, SystemFile, shipped_systems
+from simcoll.topology.machine_files import LinkRule, SystemFile, read_shipped, shipped_systems, template
 from simcoll.topology.topology_builder import load_system
 from simcoll.topology.wiring import GPU_LINKS
 
 NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}
 """GB/s of one NVLink and one direction by compute capability, as NCCL 2.30 counts it (topo.h)."""
+_NVLINKS: Final = {60: 4, 70: 6, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
+"""Number of NVLinks of a GPU by compute capability, by NVIDIA's data sheets (P100, V100, A100, A40, H100, B200)."""
 _SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 80: "dgx-a100", 86: "l40s-pcie", 89: "l40s-pcie", 90: "hgx-h100",
                    100: "hgx-b200", 103: "hgx-b300", 120: "rtx-pro-6000"}  # fmt: skip
 
@@ -44,7 +47,7 @@ def lender(
     if assumed:
         check_assumed(source, assumed, contradicted(load_system(assumed)))
         return LenderSystem(assumed)
-    files = {name: file for name in shipped_systems() if (file := load_system(name)).gpu}
+    files = {name: file for name in shipped_systems() if (file := load_system(name)).gpu and not file.like}
     known = [name for name, file in files.items() if fits(file)]
     if len(known) != 1:
         choices = ", ".join(known or [name for name, file in files.items() if not contradicted(file)] or files)
@@ -94,6 +97,13 @@ class LenderSystem:
         """Bandwidth of one NVLink in GB/s."""
         return NVLINK[max((known for known in NVLINK if known <= self.capability), default=70)]
 
+    def switched(self, count: int, gpus: int) -> bool:
+        """Return whether NVSwitches join `gpus` GPUs of which all pairs have `count` NVLinks. By a switch all links of
+        a GPU lead to each other GPU; else the pairs share these links."""
+        if count in nvlinks(self.file):
+            return "nvswitch" in self.file.counts
+        return count * (gpus - 1) > _NVLINKS[max((known for known in _NVLINKS if known <= self.capability), default=70)]
+
     @property
     def cable(self) -> LinkText:
         """The cable of one of its NICs, or a usual one if it has no NICs."""
@@ -110,6 +120,20 @@ class LenderSystem:
         rule = self._rules.get(kind) or self._rules.get("pcie") or self.file.links[0]
         own = _number(rule.bandwidth, "GB/s") if bandwidth is None else bandwidth
         return LinkText(own, _number(rule.latency, "us"), kind)
+
+    def between(self, u: str, v: str, kind: str) -> LinkText:
+        """Return the system's link of a kind between two devices; if it has none there, its first link of the kind."""
+        plan = template(read_shipped(self.name).file)
+        own = (link for *pair, link in plan.links if link.kind == kind and {*pair} == {u, v})
+        return self.speed(kind, next((link.bandwidth / 1e9 for link in own), None))
+
+    @cached_property
+    def ways_up(self) -> dict[str, LinkText]:
+        """The link from a GPU or NIC towards the host, by the device's kind: PCIe, or C2C."""
+        plan = template(read_shipped(self.name).file)
+        kinds = {name: data["kind"] for name, data in plan.devices}
+        up = [(kinds[u], link) for u, v, link in plan.links if kinds[v] in ("pcie_switch", "cpu")]
+        return {kind: LinkText(link.bandwidth / 1e9, link.latency_ps / 1e6, link.kind) for kind, link in reversed(up)}
 
     def direct(self, bandwidth: float) -> LinkText:
         """Return an NVLink between two GPUs. If the system has NVSwitches, its latency is that of two NVLinks."""
@@ -170,6 +194,18 @@ class Sketch:
             self.memory = pattern.speed("memory")
         if file.in_network and self.counts["nvswitch"]:
             self.keys.setdefault("in_network", ["nvswitch0"])
+        if file.nccl and "nccl" not in self.keys and self._is_pattern():
+            self.keys["nccl"] = file.nccl.model_dump(mode="json", exclude_defaults=True)
+            self.notes.assume(f"channels of NCCL are as in {pattern.name}: it has the same devices and links")
+
+    def _is_pattern(self) -> bool:
+        """Return whether devices and links (but for memory) are those of the pattern, with its speeds."""
+        plan = template(read_shipped(self.pattern.name).file)
+        theirs = {(u, v): (link.kind, link.bandwidth) for u, v, link in plan.links if u != v}
+        ours = {pair: (speed.kind, round(speed.bandwidth * 1e9)) for pair, speed in self.links.items()}
+        return (
+            self.counts == self.pattern.file.counts and {**ours, **{(v, u): x for (u, v), x in ours.items()}} == theirs
+        )
 
     def rules(self, gpus: Sequence[str]) -> list[dict[str, Any]]:
         """Return the links as rules of a topology file, one rule for each speed; `gpus` get links to their memory."""

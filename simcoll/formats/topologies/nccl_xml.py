@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from simcoll.config import xml_tree
 from simcoll.config.xml_tree import Element
+from simcoll.errors import SimcollError
 from simcoll.formats.topologies._sketch import (
     LenderSystem,
     LinkText,
@@ -25,8 +27,9 @@ from simcoll.formats.topologies._sketch import (
     system_of,
 )
 from simcoll.nccl import graph_xml
-from simcoll.topology.machine_files import read_shipped, template
+from simcoll.topology.machine_files import read_shipped, shipped_systems, template
 from simcoll.topology.nccl_graphs import ChannelGraph
+from simcoll.topology.topology_builder import load_system
 
 TOPOLOGY_ROOT: Final = "system"
 GRAPHS_ROOT: Final = "graphs"
@@ -34,12 +37,17 @@ _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
 MOST_DEVICES: Final = 2048  # of one machine: far more than any has
 MOST_PROCESSORS: Final = 64  # of one machine: far more than any has
 
+T = TypeVar("T")
+
 _LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 1/80 GB/s per lane, by GT/s, as NCCL
 _SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # beginnings of classes of PCIe devices
 _NVSWITCH, _BRIDGE_TO_CPU = "0x068000", "0x068001"
-_AMD: Final = "mi300x"
 _XGMI: Final = {"906": 24.0, "908": 24.0, "90a": 36.0, "910": 36.0, "94": 48.0}
 """GB/s of a link and direction by how `gcn` begins, as RCCL counts it (topo.h: VEGA, MI200 and GFX94X_XGMI_WIDTH)."""
+_CHIPS: Final = {"906": ("MI50 or MI60", "vega20"), "908": ("MI100", "cdna1"), "90a": ("MI210 or MI250X", "cdna2"),
+                 "910": ("MI210 or MI250X", "cdna2"), "94": ("MI300", "cdna3"), "950": ("MI350X or MI355X", "cdna4"),
+}  # fmt: skip
+"""GPUs and their generation by how `gcn` begins (list of GPUs in the documentation of LLVM's AMDGPU backend)."""
 
 
 @dataclass
@@ -177,7 +185,7 @@ def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str 
     element = gpus[0].gpu
     assert element is not None
     amd, capability = "gcn" in element.attributes or any(element.each("xgmi")), element.whole("sm", "70", most=2000)
-    pattern = LenderSystem(assumed or (_AMD if amd else system_of(capability)))
+    pattern = LenderSystem(assumed or (_amd_system(gpus, source) if amd else system_of(capability)))
     vendor = pattern.file.gpu.vendor if pattern.file.gpu else None
     if vendor and (vendor == "amd") != amd:
         check_assumed(source, assumed, f"its GPUs are of {'AMD' if amd else 'NVIDIA'}")
@@ -186,10 +194,26 @@ def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str 
     return pattern
 
 
-def _xgmi(gpus: list[_PcieDevice]) -> float | None:
-    """Return the GB/s of a link between AMD GPUs, by their architecture (`gcn`); None if that is missing or unknown."""
-    kind = next((box.gpu.attributes.get("gcn", "") for box in gpus if box.gpu is not None), "").removeprefix("gfx")
-    return next((speed for begins, speed in _XGMI.items() if kind.startswith(begins)), None)
+def _amd_system(gpus: list[_PcieDevice], source: str) -> str:
+    """Return the first shipped system with such GPUs of AMD. Raises SimcollError with the GPUs' name if none has."""
+    model, generation = _of_gcn(_CHIPS, gpus) or ("unknown", "")
+    systems = {name: file.gpu for name in shipped_systems() if (file := load_system(name)).gpu}
+    known = {name: gpu for name, gpu in systems.items() if gpu and gpu.vendor == "amd"}
+    if fitting := [name for name, gpu in known.items() if gpu.generation == generation]:
+        return fitting[0]
+    problem = f"its GPUs are of {_gcn(gpus) or 'an unknown architecture'} ({model}), which no shipped system has"
+    raise SimcollError(f"{source}: {problem}; name the nearest with --assume, of AMD {', '.join(known)}")
+
+
+def _gcn(gpus: list[_PcieDevice]) -> str:
+    """Return the architecture of AMD GPUs, e.g. gfx942; empty if the file does not name it."""
+    said = next((box.gpu.attributes.get("gcn", "") for box in gpus if box.gpu is not None), "").removeprefix("gfx")
+    return f"gfx{said}" * bool(said)
+
+
+def _of_gcn(table: Mapping[str, T], gpus: list[_PcieDevice]) -> T | None:
+    """Return the value for the GPUs' architecture of a table by how `gcn` begins; None if it has none."""
+    return next((value for begins, value in table.items() if _gcn(gpus).startswith(f"gfx{begins}")), None)
 
 
 def _tell(
@@ -198,7 +222,14 @@ def _tell(
     nets = sum(len(box.nets) or 1 for box in boxes if box.kind == "nic")
     kind = "a skeleton (PCIe devices only)" if skeleton else "a full dump"
     sketch.notes.read.append(f"{len(gpus)} GPUs, {nets} NIC ports of NCCL's topology file, {kind}")
+    said = gpus[0].gpu.whole("sm", "0", most=2000) if gpus[0].gpu is not None and not _gcn(gpus) else 0
+    capability, lent_gpu = sketch.pattern.capability, sketch.pattern.file.gpu
     reason = "as was asked for" if assumed else "it has such GPUs; --assume NAME takes another"
+    if not skeleton and said and capability and said != capability and lent_gpu:
+        name = f"compute capability {said / 10:g}"
+        reason = f"no shipped system is known to have its GPUs, of {name}; --assume NAME takes another"
+        sketch.keys["gpu"] = lent_gpu.model_dump(exclude_none=True) | {"model": name, "compute_capability": said}
+        sketch.notes.warn(f"GPUs of {name} are predicted with the profile of {sketch.pattern.name}")
     lent = "latencies, memory and what the file does not carry are" if not skeleton else "all but the speeds of PCIe is"
     sketch.notes.assume(f"{lent} as in {sketch.pattern.name} ({reason})")
 
@@ -270,8 +301,9 @@ def _between_gpus(
     by_bus = {box.busid: names[id(box)] for box in gpus}
     switched: list[tuple[str, float]] = []
     lent = sketch.pattern.speed("xgmi").bandwidth if sketch.pattern.has("xgmi") else sketch.pattern.nvlink
-    own = _xgmi(gpus) if sketch.pattern.has("xgmi") else None
+    own = _of_gcn(_XGMI, gpus) if sketch.pattern.has("xgmi") else None
     each = lent if own is None else own
+    lender_gpu, (model, generation) = sketch.pattern.file.gpu, _of_gcn(_CHIPS, gpus) or (_gcn(gpus), _gcn(gpus))
     for box in gpus:
         name, to_switch = names[id(box)], 0.0
         assert box.gpu is not None
@@ -297,9 +329,8 @@ def _between_gpus(
             sketch.join(name, switch, sketch.pattern.speed("nvlink", bandwidth))
     if switched or any(speed.kind in ("nvlink", "xgmi") for speed in sketch.links.values()):
         by = f"as in {sketch.pattern.name}" if own is None else "as RCCL counts them for such GPUs"
-        if own is not None and own != lent:  # another generation: the pattern's profile does not apply
-            kind = next(box.gpu.attributes["gcn"] for box in gpus if box.gpu is not None)
-            sketch.keys["gpu"] = {"vendor": "amd", "model": kind, "generation": kind}
+        if model and lender_gpu and lender_gpu.generation != generation:  # the pattern's profile does not apply
+            sketch.keys["gpu"] = {"vendor": "amd", "model": model, "generation": generation}
             sketch.keys["profile"] = "one-port"
             sketch.notes.warn("no profile fits such GPUs: calls are predicted as plain schedules (profile one-port)")
         sketch.notes.assume(f"{each:g} GB/s a link between GPUs and direction, {by}")

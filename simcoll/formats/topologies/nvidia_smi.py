@@ -66,7 +66,7 @@ def read(text: str, source: str, assumed: str | None = None) -> Sketch:
         called = ", ".join(f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called)
         notes.read.append(f"names of NICs: {called}")
     _nvlinks(matrix, names, sketch)
-    _pcie(matrix, [*matrix.gpus, *nics], names, sketch)
+    join_by_pcie(matrix, [*matrix.gpus, *nics], names, sketch)
     sketch.borrow()
     return sketch
 
@@ -182,7 +182,8 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
     if not any(counts):
         return
     each = f"{pattern.nvlink:g} GB/s an NVLink and direction"
-    if len(set(counts)) == 1 and len(matrix.gpus) > 2:
+    alike = len(set(counts)) == 1
+    if alike and pattern.switched(counts[0], len(matrix.gpus)):
         switch = sketch.add("nvswitch")
         speed = pattern.speed("nvlink", counts[0] * pattern.nvlink)
         for gpu in matrix.gpus:
@@ -193,10 +194,15 @@ def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
     for (a, b), count in sorted(zip(pairs, counts, strict=True), key=lambda pair: -pair[1]):
         if count:
             sketch.join(names[a], names[b], pattern.direct(count * pattern.nvlink))
-    sketch.notes.assume(f"pairs differ in NVLinks: they join GPUs directly; {each}")
+    found = (
+        f"all pairs have NV{counts[0]}, which together are at most a GPU's NVLinks"
+        if alike
+        else "pairs differ in NVLinks"
+    )
+    sketch.notes.assume(f"{found}: they join GPUs directly; {each}")
 
 
-def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
+def join_by_pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sketch: Sketch) -> None:
     """Add a PCIe switch per group of devices that share bridges, and a CPU per group with one host bridge or NUMA
     node."""
     cells, pattern = matrix.cells, sketch.pattern
@@ -207,20 +213,27 @@ def _pcie(matrix: Matrix, devices: Sequence[str], names: Mapping[str, str], sket
 
     def same(a: str, b: str) -> bool:
         known = bool(matrix.numa.get(a)) and matrix.numa.get(a) == matrix.numa.get(b)
-        return cells[a, b] in _NEAR or (known and cells[a, b].startswith("NV"))
+        return cells[a, b] in _NEAR or (known and not cells[a, b].startswith("SYS"))
 
-    tops: list[str] = []
-    for socket in _groups(devices, same):
-        tops.append(cpu := sketch.add("cpu"))
+    sockets = _groups(devices, same)
+    tops = [sketch.add("cpu") for _ in sockets]
+    numbered = sorted(sockets, key=lambda socket: _first_number(matrix.numa.get(socket[0], "")))
+    for socket in sockets:
+        cpu = tops[numbered.index(socket)]
         for group in (group for group in bridged if group[0] in socket):
             above = cpu
             if len(group) > 1:
                 above = sketch.add("pcie_switch")
                 sketch.join(above, cpu, pattern.speed("pcie"))
             for device in group:
-                sketch.join(names[device], above, pattern.speed("pcie"))
+                kind = "gpu" if device in matrix.gpus else "nic"
+                sketch.join(names[device], above, pattern.ways_up.get(kind, pattern.speed("pcie")))
     for a, b in itertools.combinations(tops, 2):
         sketch.join(a, b, pattern.speed("socket"))
+
+
+def _first_number(text: str) -> int:
+    return int(found[0]) if (found := re.match(r"[0-9]{1,9}", text)) else 0
 
 
 def _groups(devices: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:

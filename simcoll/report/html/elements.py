@@ -27,7 +27,8 @@ _SHOWN: Final = (
     *("size_bytes", "dtype", "op", "root", "in_place", "profile", "sharing", "seed", "engine", "buckets"),
 )
 _PREDICTED: Final = (
-    *("time_us", "interval", "confidence", "algbw_GBps", "busbw_GBps", "lower_bound_us", "compute_us", "exposed_us"),
+    *("time_us", "interval", "confidence", "algbw_GBps", "busbw_GBps", "lower_bound_us"),
+    *("compute_us", "waiting_us", "exposed_us"),
     *("replications", "time_us_p50", "time_us_p95", "time_us_p99", "due to", "binding_link", "binding_busy"),
 )
 _ALWAYS: Final = frozenset({"algorithm", "ranks", "size_bytes", "time_us", "confidence", "algbw_GBps", "busbw_GBps"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,6 +30,7 @@ from simcoll.report.columns import (
 from simcoll.report.overlap import Interval, RankOverlap, union
 from simcoll.report.plot.style import (
     DASHES,
+    FAINT,
     GREY,
     INK,
     dress,
@@ -120,11 +122,16 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Artist
 def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
     columns = ["algorithm", *separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))]
     names = [label_of(row, columns) for row in rows]
-    alone, exposed = ([row[column] for row in rows] for column in ("compute_us", "exposed_us"))
-    computed = axes.barh(names, alone, color=GREY, height=0.6)
-    beyond = axes.barh(names, exposed, left=alone, color=look("ring").color, height=0.6)
+    parts = {"compute_us": ("computation", GREY), "waiting_us": ("waiting for other ranks", FAINT),
+             "exposed_us": ("exposed communication", look("ring").color)}  # fmt: skip
+    ends, entries = np.zeros(len(rows)), dict[str, Any]()
+    for column, (meaning, color) in parts.items():
+        took = np.array([row.get(column) or 0.0 for row in rows])
+        if took.any():
+            entries[meaning] = axes.barh(names, took, left=ends, color=color, height=0.6)[0]
+        ends += took
     axes.invert_yaxis()
-    return {"computation": computed[0], "exposed communication": beyond[0]}
+    return entries
 
 
 # --- lanes ---
