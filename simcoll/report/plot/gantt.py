@@ -174,11 +174,11 @@ def _rank_lanes(
     lanes = [Lane(p, f"{p}  {devices[p]}") for p in range(program.schedule.participants)]
     times = (timeline.start, timeline.sent, timeline.arrive, timeline.end)
     columns = (program.src, program.dst, *(time + launch_ps for time in times))
-    for chunk, src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
-        lanes[src].spans.append(ChunkInterval(start, sent, *chunk, dst))
+    for (chunk, label), src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
+        lanes[src].spans.append(ChunkInterval(start, sent, chunk, label, dst))
         lanes[src].busy += sent - start
         if end > arrive:
-            lanes[dst].thin.append(ChunkInterval(arrive, end, *chunk))
+            lanes[dst].thin.append(ChunkInterval(arrive, end, chunk, label))
     for lane in lanes:  # shows who sends to whom even where bars are too narrow for a text
         peers = {span.peer for span in lane.spans}
         lane.name += f" → {peers.pop()}" if len(peers) == 1 else ""
