@@ -47,8 +47,7 @@ class Transfer(NamedTuple):
     @property
     def chunks(self) -> str:
         """The slots in words, e.g. `chunk 2`, `chunks 2–5→8–11`."""
-        first, last = (run_text(slot, self.count) for slot in (self.src_slot, self.dst_slot))
-        return f"chunk{'s' * (self.count > 1)} {first if first == last else f'{first}→{last}'}"
+        return chunks_text([self])
 
     def __str__(self) -> str:
         more = " in the same message" if self.joins else ""
@@ -62,6 +61,17 @@ def run_text(first: int, count: int) -> str:
     ('2', '2–5')
     """
     return f"{first}–{first + count - 1}" if count > 1 else f"{first}"
+
+
+def chunks_text(rows: Sequence[Transfer]) -> str:
+    """Return in words which slots the rows of one transfer move.
+
+    >>> chunks_text([Transfer(0, 1, 2, 3, 2, False, 4), Transfer(0, 1, 8, 3, 9, False, joins=True)])
+    'chunks 2–5, 8→9'
+    """
+    runs = [[run_text(slot, row.count) for slot in (row.src_slot, row.dst_slot)] for row in rows]
+    texts = [read if read == written else f"{read}→{written}" for read, written in runs]
+    return f"chunk{'s' * (len(rows) > 1 or rows[0].count > 1)} {', '.join(texts)}"
 
 
 COLUMNS: Final = Transfer._fields

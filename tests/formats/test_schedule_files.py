@@ -66,8 +66,8 @@ def test_what_is_exported_comes_back(which: str, name: str, n: int):
 
 @pytest.mark.parametrize("name", ["all_gather/bruck", "all_reduce/halving_doubling", "scatter/binomial"])
 def test_a_message_of_several_chunks_is_one_operation(name: str):
-    """GOAL has a send for each message, with the bytes of all its chunks; MSCCL has a step for each run of chunks, which
-    is read as one message even without the places that we write into it."""
+    """GOAL has a send for each message, with the bytes of all its chunks. MSCCL has a step for each run of chunks,
+    which is read as one message even without the places that we write into it."""
     schedule = algorithms.build(*name.split("/"), 8)
     sent = [int(size) for size in re.findall(r"send ([0-9]+)b", goal.dump(schedule, 8 << 10))]
     assert len(sent) == schedule.messages
