@@ -40,7 +40,7 @@ def choose(
     """
     free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
     if registered and free and symmetric_kernels.serve(comm, collective, version):
-        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm, nbytes) else "Simple"
+        flags = symmetric_kernels.protocol(comm, nbytes)
         threads = figures().threads.others
         return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
     if ("p2p", collective) in SCHEDULES:

@@ -679,7 +679,10 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
     asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
     one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
     by_itself = one_process and gpus > 1 and registered_by_itself(release)
-    return summed and (by_itself if asked.registered is None else asked.registered)
+    registered = by_itself if asked.registered is None else asked.registered
+    if registered and (policy := scenario.env.NCCL_CTA_POLICY) not in (None, "DEFAULT"):
+        raise RefusedError(f"NCCL_CTA_POLICY={policy} with registered buffers is not modelled; leave out one of them")
+    return summed and registered
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
