@@ -77,6 +77,7 @@ def test_the_matrix_of_a_shipped_system_gives_its_times(name: str, tmp_path: Pat
         ("NV4", 4, "hgx-a100-4", False), ("NV4", 4, "dgx-a100", False), ("NV6", 4, "gh200-4", False),
         ("NV6", 4, "hgx-h100", False), ("NV2", 4, "dgx1-v100", False), ("NV4", 3, "dgx-a100", False),
         ("NV12", 2, "dgx-a100", True), ("NV8", 8, "dgx-a100", True), ("NV8", 8, "hgx-h100", True),
+        ("NV6", 16, "dgx1-v100", True),
         ("NV18", 2, "hgx-h100", True), ("NV8", 4, "hgx-h100", True),
     ],
 )  # fmt: skip
@@ -209,7 +210,7 @@ def test_each_choice_may_be_assumed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "assumed", "why"),
     [
-        (foreign.MATRIX, "dgx1-v100", "pairs have NV12, and there NV2 at most"),
+        (foreign.MATRIX, "dgx1-v100", "pairs have NV12, and a GPU there has 6 NVLinks"),
         (foreign.MATRIX, "l40s-pcie", "it has NVLinks"),
         (foreign.MATRIX, "mi300x", "GPUs of NVIDIA"),
         (foreign.OLD_MATRIX, "dgx-a100", "pairs differ in NVLinks"),
