@@ -89,6 +89,20 @@ def test_a_mesh_is_a_mesh(cells: str, gpus: int, assumed: str, switched: bool):
     assert bool(sketch.counts["nvswitch"]) == switched
 
 
+def test_bridges_between_pairs_are_no_mesh(tmp_path: Path):
+    """A ring over GPUs of which NVLink joins only pairs goes over PCIe between them, and is no faster."""
+    cells = {"01": "NV4", "10": "NV4", "23": "NV4", "32": "NV4"}
+    rows = [
+        [f"GPU{a}", *("X" if a == b else cells.get(f"{a}{b}", "SYS") for b in range(4)), f"0-{a}", f"{a // 2}"]
+        for a in range(4)
+    ]
+    text = "\n".join(map("\t".join, [["", *(f"GPU{b}" for b in range(4)), "CPU Affinity", "NUMA Affinity"], *rows]))
+    path, _ = brought(tmp_path, text, "--assume", "a40-pcie")
+    asked = ["predict", "all_reduce", "--algorithm", "ring", "--size", "1 GiB", "--json", "--on"]
+    for on, most in ((path, 24), ("h100-nvl", 48)):
+        assert simcoll(*asked, on).json["points"][0]["busbw_GBps"] <= most
+
+
 def test_nvlinks_of_a_virtual_machine_lead_to_its_switch(tmp_path: Path):
     """A cloud's dump says that NVLinks end at the GPU that they begin at; they lead to the NVSwitch all the same."""
     here = ""
