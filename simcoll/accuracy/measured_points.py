@@ -13,7 +13,7 @@ from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
-from simcoll.formats.measured.gpu_names import contradiction
+from simcoll.formats.measured.gpu_names import contradiction, named, ruled_out
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowered_call import library
@@ -28,7 +28,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS, collective
 from simcoll.schedule.names import ALGORITHMS, WORKLOAD
 from simcoll.topology import topology_builder
-from simcoll.topology.machine_files import hosts_of
+from simcoll.topology.machine_files import hosts_of, shipped_systems
 from simcoll.units import float_of
 from simcoll.workload.workload_keys import Composition, Ddp
 
@@ -158,7 +158,12 @@ class RowQuestions:
     def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
         """Return a line that names the rows' GPUs if the system has other GPUs; else None."""
         gpu = self.system.gpu if self.system else None
-        return contradiction(rows, self.name, gpu.model) if gpu else None
+        odd = contradiction(rows, self.name, gpu.model) if gpu else None
+        if odd is None:
+            return None
+        shipped, names = map(topology_builder.load_system, shipped_systems()), named(rows)
+        such = [file.name for file in shipped if file.gpu and not ruled_out(names, file.gpu.model)]
+        return f"{odd}; for such GPUs: {', '.join(such)}" if such else f"{odd}; no shipped machine has such GPUs"
 
     def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
         """Return a warning if rows name other GPUs, and one if rows put several ranks on a host that has one."""
