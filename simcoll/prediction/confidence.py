@@ -131,10 +131,10 @@ class ModelErrors(Model):
 
 
 class Setting(NamedTuple):
-    """The properties of a call on which the model's error depends. `place` is the kind of links between GPUs; it does not
-    matter on several nodes. `busy` is the share of time in which its busiest link carries data. `launch` is
-    `Launch.way`: a launch by graph, or by one process for all GPUs, takes a different time, which is most of the time
-    of a small call. `lent`: the costs of GPUs were fitted to another model of GPU."""
+    """The properties of a call on which the model's error depends. `place` is the kind of links between GPUs, or on
+    several nodes the profile of its NICs, which decides nothing. `busy` is the share of time in which its busiest link
+    carries data. `launch` is `Launch.way`: a launch by graph, or by one process for all GPUs, takes a different time,
+    which is most of the time of a small call. `lent`: the costs of GPUs were fitted to another model of GPU."""
 
     collective: str
     nodes: int
