@@ -13,8 +13,8 @@ from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
-from simcoll.formats.measured.gpu_names import contradiction
-from simcoll.nccl.algorithm_names import SCHEDULES, name_of
+from simcoll.formats.measured.gpu_names import contradiction, named, ruled_out
+from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, name_of
 from simcoll.nccl.tuner_constants import nearest
 from simcoll.prediction.lowered_call import library
 from simcoll.prediction.placed_topology import network_of
@@ -26,9 +26,9 @@ from simcoll.scenario.scenario import machine_named
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS, collective
-from simcoll.schedule.names import WORKLOAD
+from simcoll.schedule.names import ALGORITHMS, WORKLOAD
 from simcoll.topology import topology_builder
-from simcoll.topology.machine_files import hosts_of
+from simcoll.topology.machine_files import hosts_of, shipped_systems
 from simcoll.units import float_of
 from simcoll.workload.workload_keys import Composition, Ddp
 
@@ -112,6 +112,9 @@ class RowQuestions:
         nodes, algorithm = self._nodes(row), row.algorithm or "auto"
         if algorithm not in known:
             algorithm = with_schedule_name(row).algorithm or "auto"
+            if algorithm in ALGORITHMS and row.collective in COLLECTIVES and row.harness != "library":
+                # NCCL runs a ring if NCCL_ALGO names an algorithm that the collective has not
+                algorithm = SCHEDULES["ring", row.collective]
         if row.collective == WORKLOAD or algorithm.partition("(")[0] not in known:
             return []
         keys: dict[str, Any] = {
@@ -155,7 +158,12 @@ class RowQuestions:
     def other_gpus(self, rows: Sequence[MeasuredRow]) -> str | None:
         """Return a line that names the rows' GPUs if the system has other GPUs; else None."""
         gpu = self.system.gpu if self.system else None
-        return contradiction(rows, self.name, gpu.model) if gpu else None
+        odd = contradiction(rows, self.name, gpu.model) if gpu else None
+        if odd is None:
+            return None
+        shipped, names = map(topology_builder.load_system, shipped_systems()), named(rows)
+        such = [file.name for file in shipped if file.gpu and not ruled_out(names, file.gpu.model)]
+        return f"{odd}; for such GPUs: {', '.join(such)}" if such else f"{odd}; no shipped machine has such GPUs"
 
     def warnings(self, rows: Sequence[MeasuredRow]) -> list[str]:
         """Return a warning if rows name other GPUs, and one if rows put several ranks on a host that has one."""
@@ -176,7 +184,9 @@ class RowQuestions:
         if self.profile is None:
             return {}
         release = nearest(row.library_version, row.collective) if row.library_version else None
-        keys = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row)}
+        forced = {name.upper(): row.others.get(f"env.{name}") for name in ("nccl_algo", "nccl_proto")}
+        env = {name: text for name, text in forced.items() if text and row.collective in COLLECTIVES}
+        keys = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row), "env": env}
         return {key: value for key, value in keys.items() if value}
 
     def _protocol(self, row: MeasuredRow) -> str | None:

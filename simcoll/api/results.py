@@ -99,11 +99,13 @@ class Results(list[dict[str, Any]]):
 
     def __str__(self) -> str:
         from simcoll.config import text_table
+        from simcoll.nccl.tuner_constants import unknown_first
         from simcoll.report.result_tables import run_table, step_table
 
         rows = self.rows()
         table = step_table(rows) if rows and rows[0].workload else run_table(rows)
-        return "\n".join([table, *(text_table.wrapped(f"# {note}") for note in self._said)])
+        unknown, others = unknown_first(self._said)
+        return "\n".join([*unknown, table, *(text_table.wrapped(f"# {note}") for note in others)])
 
     def __repr__(self) -> str:
         if not self:

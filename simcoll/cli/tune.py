@@ -41,7 +41,7 @@ SIZES: Final = tuple(2**exponent for exponent in range(3, 34))
 @click.option("--on", metavar="SYSTEM", help="Another way to give SYSTEM.", shell_complete=completed("file", "system"))
 @click.option("--nodes", metavar="N[,N…]", help="Number of nodes, or several.  [default: 1, or all nodes of a file]")
 @click.option("--ranks", type=WholeFrom(2), help="Number of ranks, equally many on each node.  [default: all GPUs]")
-@click.option("--version", help="Release of the library, e.g. 2.27.  [default: the newest known]")
+@click.option("--version", help="Release of the library, e.g. 2.27.  [default: 2.30, or RCCL's 2.21]")
 @click.option("--algo", metavar="TEXT", help="Value of `NCCL_ALGO`, e.g. 'ring,tree' or 'allreduce:^nvls'.")
 @click.option("--proto", metavar="TEXT", help="Value of `NCCL_PROTO`, e.g. '^LL128'.")
 @click.option(
@@ -75,7 +75,7 @@ def tune(
     that the tuner reads: env, library_version, and keys of the topology.
     """
     from simcoll.config import text_table
-    from simcoll.nccl import communicator, environment, graph_search, graph_xml, tuner
+    from simcoll.nccl import communicator, graph_search, graph_xml, tuner
     from simcoll.report.verdicts import of_tuner
     from simcoll.topology import nccl_graphs, topology_builder
 
@@ -95,13 +95,13 @@ def tune(
         count = topology_builder.nodes_of(spec)
         file = topology_builder.described(spec) or topology_builder.load_system(spec.title)  # an error
         of = graphs.gpus * count if graphs and ranks is None else ranks
-        settings = env.search(file) if env.given else environment.DEFAULTS
+        settings = env.search(file, scenario.library_version)
         found = communicator.communicator(file, count, of, graphs.graphs if graphs else None, settings)
         comm = env.applied(found)
         table = tuner.table(comm, scenario.library_version, env.selection)
         if not table.entries:
             raise InputError("--algo and --proto exclude all pairs of algorithm and protocol", "allow more of them")
-        held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) else None
+        held = file.nccl if nccl_graphs.stored(file.nccl, comm.gpus, comm.nodes) == comm.graphs else None
         source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
         rows = _regrets(scenario, table, profile) if profile else []
         document = _document(file.name, source, table)
@@ -205,12 +205,15 @@ def _regret_text(rows: list[dict[str, Any]], profile: str) -> str:
 
 
 def _document(name: str, source: str, table: TunerTable) -> dict[str, Any]:
+    from simcoll.nccl.tuner_constants import newer_than_known
+
     comm = table.communicator
     return {
         "schema": SCHEMA,
         "system": name,
         "library": comm.library,
         "version": table.constants.release,
+        "note": newer_than_known(table.constants.release, comm.library),
         "ranks": comm.ranks,
         "nodes": comm.nodes,
         "channels": comm.channels,
@@ -244,14 +247,12 @@ def _text(name: str, source: str, tuned: TunerTable) -> str:
     from simcoll import __version__
     from simcoll.config import text_table
     from simcoll.nccl.algorithm_names import COLLECTIVES
-    from simcoll.nccl.tuner_constants import newer_than_known
 
     comm = tuned.communicator
     where = f"{comm.ranks} ranks on {comm.nodes} node{'s' if comm.nodes > 1 else ''}"
     lines = [
         f"# simcoll {__version__}: tune",
         f"# {name}   {comm.library.upper()} {tuned.constants.release}   {where}",
-        *(f"# {note}" for note in (newer_than_known(tuned.constants.release, comm.library),) if note),
         f"# graphs: {source}",
         *(
             f"#   {kind}: {graph.channels} channels of {graph.intra:g} GB/s within a node, {graph.inter:g} between"

@@ -14,6 +14,7 @@ from simcoll.errors import ScheduleError
 from simcoll.explanation.critical_path import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import described_with, titled
 from simcoll.units import format_duration, format_size
@@ -128,8 +129,13 @@ def text(documents: Sequence[Explained]) -> str:
     """Return the explanations of several points as text."""
     fitted = described_with((document["profile"], document.get("transport")) for document in documents)
     head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}   {fitted}"
-    notes = dict.fromkeys(f"# {note}\n" for document in documents for note in document.get("notes", ()))
-    return head + "\n" + "".join(notes) + "\n\n".join("\n".join(_point(document)) for document in documents)
+    _, others = unknown_first(note for document in documents for note in document.get("notes", ()))
+    return (
+        head
+        + "\n"
+        + "".join(f"# {note}\n" for note in others)
+        + "\n\n".join("\n".join(_point(document)) for document in documents)
+    )
 
 
 def _point(document: Explained) -> Iterator[str]:

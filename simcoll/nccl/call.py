@@ -446,6 +446,8 @@ class NcclCall:
         """Return the most B/s that the simulated channel (or pair) can move; infinity for no limit. In LL over PCIe the
         limit is the speed of a block alone; through the `host`'s memory each thread waits for one line at a time. If
         the user limits the number of channels, it is a channel's speed in NCCL's graph search."""
+        if self.registered:
+            return symmetric_kernels.most_GBps(self.communicator, self.protocol == "LL") * 1e9
         block = self.block(costs)
         if not self.by_lines:
             return self._searched if self.limited and self.kind != "LL" else math.inf

@@ -12,7 +12,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import EVERYTHING, Selection
 from simcoll.nccl.protocols import figures, most_channels
-from simcoll.nccl.tuner_constants import Constants
+from simcoll.nccl.tuner_constants import Constants, NcclConstants
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
 
 
@@ -40,7 +40,7 @@ def choose(
     """
     free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
     if registered and free and symmetric_kernels.serve(comm, collective, version):
-        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm, nbytes) else "Simple"
+        flags = symmetric_kernels.protocol(comm, nbytes)
         threads = figures().threads.others
         return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
     if ("p2p", collective) in SCHEDULES:
@@ -109,7 +109,8 @@ def launch_shape(
     wire = figures().protocols[protocol]
     ring = algorithm == "ring"
     least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)
-    wide = _most_threads(communicator, algorithm, protocol)
+    fewer = not isinstance(constants, NcclConstants) or constants.slow_ring_has_fewer_threads
+    wide = _most_threads(communicator, algorithm, protocol, fewer)
     narrow = max(1, min(communicator.channels, nbytes // (wide * least)))
     while nbytes < narrow * wide * least and wide % 128 == 0:
         wide //= 2
@@ -118,9 +119,9 @@ def launch_shape(
     return LaunchShape(min(most, narrow), threads.others if algorithm in ("tree", "pat") else max(wide, threads.least))
 
 
-def _most_threads(communicator: Communicator, algorithm: NcclAlgorithm, protocol: Protocol) -> int:
+def _most_threads(communicator: Communicator, algorithm: NcclAlgorithm, protocol: Protocol, fewer: bool) -> int:
     wire, threads, graph = figures().protocols[protocol], figures().threads, communicator.graphs["ring"]
-    slow = graph.channels * graph.intra <= threads.slow_ring.below_GBps
+    slow = fewer and graph.channels * graph.intra <= threads.slow_ring.below_GBps
     if protocol == "Simple" and algorithm == "ring" and slow:
         return threads.slow_ring.threads
     return threads.others if algorithm == "pat" else wire.threads

@@ -142,7 +142,7 @@ def _node(system: SystemFile, gpus: Sequence[int], across: bool, settings: Searc
     names = [name for name, _ in devices if name not in left_out]
     number = {name: i for i, name in enumerate(names)}
     links = sorted(  # by ends: the search takes the first of equal paths, independent of the file's order
-        (number[u], number[v], link.kind, _counted(link.kind, link.bandwidth / 1e9))
+        (number[u], number[v], link.kind, _counted(link.kind, link.bandwidth / 1e9, settings))
         for u, v, link in plan.links
         if u != v and u in number and v in number
     )
@@ -169,8 +169,10 @@ def _check_joined(
         raise InputError(f"{system}: there is no route from {gpus[0]} to {apart[0]} in a node", "link them")
 
 
-def _counted(kind: str, reached: float) -> float:
+def _counted(kind: str, reached: float, settings: SearchSettings) -> float:
     """Return the GB/s that NCCL assumes for a link, for which the system's file says `reached` GB/s."""
+    if kind == "socket" and settings.socket_GBps is not None:
+        return settings.socket_GBps
     return next((full for full in _PCIE if kind == "pcie" and LEAST_SHARE * full <= reached < full), reached)
 
 

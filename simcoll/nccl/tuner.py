@@ -6,7 +6,8 @@ The size is the largest buffer of a rank, as in nccl-tests. The tuner ignores th
 work, so real calls of small sizes take longer. CollNet (needs a plugin for in-network reduction) and the rule for fp8
 are not modelled.
 
-Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; ROCm/rccl, release 2.21.5: formulas and figures.
+Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; meta-pytorch/torchcomms, comms/ncclx/v2_31, src/tuning (NCCL
+2.31.2); ROCm/rccl, release 2.21.5: formulas and figures.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _SERVES: Final[Mapping[TunedCollective, tuple[NcclAlgorithm, ...]]] = {
 _SIMPLE: Final = PROTOCOLS.index("Simple")
 _FILLED: Final = 64  # bytes that each channel of each rank has at least to send, from which a ring's latency changes
 _TREE_ENTRIES: Final = 23  # number of entries of the correction table that apply to trees
+_ARM_RANKS: Final = 4  # of a node in an Arm host for which NVLSTree is corrected
 _MOST_GPUS_NVLS_BLOCKS: Final = 32  # a node, for NVLS all_gather and reduce_scatter
 _ADDED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16", "float32", "float64")
 _COMPARED_BY_SWITCHES: Final = ("int32", "int64", "float16", "bfloat16")
@@ -91,16 +93,27 @@ class TunerTable:
         if entry is None:
             raise RefusedError(refusal(comm.library, collective, algorithm, protocol))
         wait, width = entry.latency_us, entry.bandwidth_GBps * self._correction(algorithm, protocol, nbytes)
-        ring = (collective, algorithm, protocol) == ("all_reduce", "ring", "Simple")
-        if ring and comm.nodes > 1 and nbytes // (comm.channels * comm.ranks) >= _FILLED:
+        filled = nbytes // (comm.channels * comm.ranks) >= _FILLED
+        if (algorithm, protocol) == ("ring", "Simple") and filled and self._has_plateau(collective):
             wait *= plateau.from_cc_80 if comm.capability >= 80 else plateau.before
         return wait + nbytes / (1000 * width)
 
     def choose(self, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
         """Return the fastest pair of algorithm and protocol, at ties NCCL's first; None if none is usable."""
         calls = [call for call in self.entries if call[0] == collective]
+        if isinstance(self.constants, NcclConstants) and self.constants.pat_on_request:
+            calls = [call for call in calls if call[1] != "pat"] or calls
         choices = [TunerChoice(*call[1:], self.time_us(*call, nbytes)) for call in calls]
         return min(choices, key=lambda choice: choice.time_us, default=None)
+
+    def _has_plateau(self, collective: TunedCollective) -> bool:
+        """Return whether a ring's latency grows with Simple as soon as each rank's share is large."""
+        comm, constants = self.communicator, self.constants
+        if collective == "all_reduce":
+            return comm.nodes > 1
+        within = isinstance(constants, NcclConstants) and constants.plateau_within_blackwell
+        near = comm.nodes == 1 and comm.capability >= 100 and comm.graphs["ring"].type_intra == "NVL"
+        return within and near and collective in ("all_gather", "reduce_scatter")
 
     # --- usable pairs ---
 
@@ -143,7 +156,7 @@ class TunerTable:
     ) -> float:
         """Return the GB/s by which the tuner divides the size; 0 if NCCL does not use this pair."""
         comm, constants = self.communicator, self.constants
-        bus = graph.channels * (graph.intra if comm.nodes <= 2 else graph.inter)
+        bus = graph.channels * self._channel_GBps(graph, algorithm)
         if isinstance(constants, RcclConstants):
             bus *= self._rccl_share(constants, algorithm, protocol)
         elif algorithm == "ring":
@@ -163,6 +176,16 @@ class TunerTable:
         if algorithm == "ring" or collective == "all_reduce":
             return bus * comm.ranks / comm.ring_steps(collective)
         return bus
+
+    def _channel_GBps(self, graph: ChannelGraph, algorithm: NcclAlgorithm) -> float:  # noqa: N802
+        """Return the GB/s of a channel: its speed within a node for up to two nodes, else between nodes."""
+        comm, constants = self.communicator, self.constants
+        if isinstance(constants, NcclConstants) and constants.blackwell_by_nics and comm.capability >= 100:
+            if algorithm == "tree":
+                return min(graph.intra, graph.inter)
+            if algorithm == "ring":
+                return graph.intra if comm.nodes == 1 else graph.inter
+        return graph.intra if comm.nodes <= 2 else graph.inter
 
     def _ring_bus(
         self, constants: NcclConstants, graph: ChannelGraph, collective: TunedCollective, protocol: Protocol, bus: float
@@ -276,9 +299,11 @@ class TunerTable:
         row = constants.correction[protocol]
         if algorithm == "tree":
             return row[entry] if entry < _TREE_ENTRIES else 1.0
-        on_blackwell = comm.generation == "blackwell" and comm.cpu in ("intel", "amd")
-        corrected = algorithm == "nvls_tree" and on_blackwell and constants.corrects_nvls_tree
-        return row[entry] if corrected and entry < len(row) else 1.0
+        host = comm.cpu in ("intel", "amd")
+        if comm.cpu == "arm" and constants.arm_nic_GBps is not None and comm.nic_GBps >= constants.arm_nic_GBps:
+            host = comm.gpus == _ARM_RANKS and (entry < _TREE_ENTRIES or comm.nodes > 2)
+        corrected = algorithm == "nvls_tree" and comm.generation == "blackwell" and host
+        return row[entry] if corrected and constants.corrects_nvls_tree and entry < len(row) else 1.0
 
 
 def table(
@@ -288,6 +313,6 @@ def table(
     switch_reduces: bool = True,
 ) -> TunerTable:
     """Return the tuner's table: latency and bandwidth of every pair of algorithm and protocol that the release
-    (default: the newest known) could use. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow;
+    (default: that of `read`) could use. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow;
     `switch_reduces`: see the function of that name. Raises InputError for an unknown release."""
     return TunerTable(communicator, read(communicator.library, version), selection, switch_reduces)

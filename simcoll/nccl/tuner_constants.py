@@ -5,7 +5,7 @@ Simple, or for one, two and more nodes; the files say which.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator
 
 from simcoll.config import yaml_tree
+from simcoll.config.grouping import grouped
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, wrong
 from simcoll.nccl.algorithm_names import MESSAGES
@@ -23,6 +24,7 @@ Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Hop = Literal["nvlink", "pci", "net"]
 
 FIGURES: Final = Path(__file__).parent
+_UNKNOWN: Final = " is not known, so the rules of "
 _OLDEST_MESSAGES: Final = "2.7"  # the first release with point-to-point messages
 
 Triple = tuple[float, float, float]
@@ -48,6 +50,8 @@ class Constants(Model):
     """The tuner's constants that NCCL and RCCL both have, for one release: mainly parts of latencies."""
 
     release: str
+    default: str
+    newest: str
     oldest: str
     base_us: Mapping[NcclAlgorithm, Triple]
     hop_us: Mapping[Hop, Mapping[NcclAlgorithm, Triple]]
@@ -91,10 +95,23 @@ class NvlsChannels(Model):
     nic_GBps: float = 0  # noqa: N815
 
 
+class Sockets(Model):
+    """GB/s that NCCL assumes between two processors whose name matches the regular expression `model`."""
+
+    model: str
+    GBps: float
+
+
 class NcclConstants(Constants):
-    """The constants of a release of NCCL."""
+    """The constants of a release of NCCL. The file `nccl.yaml` has the meaning of its rules."""
 
     library: Literal["nccl"]
+    blackwell_by_nics: bool
+    plateau_within_blackwell: bool
+    arm_nic_GBps: float | None  # noqa: N815
+    pat_on_request: bool
+    slow_ring_has_fewer_threads: bool
+    sockets_GBps: tuple[Sockets, ...]  # noqa: N815
     ceilings_GBps: Ceilings  # noqa: N815
     shares: Shares
     knows_p2c: bool
@@ -115,26 +132,35 @@ class RcclConstants(Constants):
 
 
 def read(library: Library, version: str | None = None) -> NcclConstants | RcclConstants:
-    """Return the constants of a release of a library, by default of the newest known. The files list the releases that
-    changed constants. Any other release has the constants of the nearest earlier one. Raises InputError for a text that
-    is no release, and for a release that is too old."""
+    """Return the constants of a release of a library, by default of the one that its file names. The files list the
+    releases that changed constants. Any other release has the constants of the nearest earlier one. Raises InputError
+    for a text that is no release, and for a release that is too old."""
     return yaml_tree.once(_read, library, version)
 
 
 def _read(library: Library, version: str | None) -> NcclConstants | RcclConstants:
     file = yaml_tree.read(FIGURES / f"{library}.yaml", f"{library}.yaml").plain()
     history = file.pop("history", ())
-    wanted = _checked(version, file["oldest"], file["release"], library)
+    newest = file["release"]
+    wanted = _checked(version or file["default"], file["oldest"], newest, library)
     for change in history:
         if wanted < numbers(change["before"]):
             file = _changed(file, change["was"])
     of_library = NcclConstants if library == "nccl" else RcclConstants
-    return of_library.model_validate({**file, "release": version or file["release"]})
+    return of_library.model_validate({**file, "newest": newest, "release": version or file["default"]})
+
+
+def socket_GBps(model: str, version: str | None) -> float | None:  # noqa: N802
+    """Return the GB/s that a release of NCCL (default as in `read`) assumes between two processors of a model; None
+    if it is what topology files have."""
+    constants = read("nccl", version)
+    rows = constants.sockets_GBps if isinstance(constants, NcclConstants) else ()
+    return next((row.GBps for row in rows if re.search(row.model, model)), None)
 
 
 def check(version: str | None, collective: str) -> None:
     """Raise InputError for a release of NCCL whose calls of a collective are unknown because it is too old."""
-    _checked(version, _oldest_of(collective), read("nccl").release, "nccl")
+    _checked(version, _oldest_of(collective), read("nccl").newest, "nccl")
 
 
 def nearest(version: str, collective: str = "") -> str | None:
@@ -151,10 +177,16 @@ def _oldest_of(collective: str) -> str:
 
 def newer_than_known(version: str, library: Library = "nccl") -> str | None:
     """Return a warning for a release newer than all known ones; None for other releases."""
-    newest = read(library).release
+    newest = read(library).newest
     if numbers(version) <= numbers(newest):
         return None
-    return f"{library.upper()} {version} is not known, so the rules of {newest}, the newest known, are used"
+    return f"{library.upper()} {version}{_UNKNOWN}{newest}, the newest known, are used"
+
+
+def unknown_first(notes: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Divide notes into those that name an unknown release, which belong before the answer, and all others."""
+    split = grouped(dict.fromkeys(notes), lambda note: _UNKNOWN in note)
+    return split.get(True, []), split.get(False, [])
 
 
 def _checked(version: str | None, oldest: str, newest: str, library: Library) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, with_rates
 from simcoll.prediction.schedules import pairs_of, source_of
 from simcoll.scenario.faults import ChangingLinks, Fault, struck, with_less
-from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile
+from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
@@ -679,7 +679,10 @@ def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
     asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
     one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
     by_itself = one_process and gpus > 1 and registered_by_itself(release)
-    return summed and (by_itself if asked.registered is None else asked.registered)
+    registered = by_itself if asked.registered is None else asked.registered
+    if registered and (policy := scenario.env.NCCL_CTA_POLICY) not in (None, "DEFAULT"):
+        raise RefusedError(f"NCCL_CTA_POLICY={policy} with registered buffers is not modelled; leave out one of them")
+    return summed and registered
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:
@@ -735,5 +738,7 @@ def communicator_of(scenario: Scenario, rated: Topology, places: Sequence[str]) 
     node_file(system)  # raises an error that says how nodes differ, before their numbers of ranks do
     nodes, gpus = _nodes_and_gpus(rated, places)
     env = scenario.env
-    settings = env.search(system) if str(env) else DEFAULTS
+    kernels = load_profile(scenario.profile).kernels
+    version = scenario.library_version or (kernels.version if kernels else None)
+    settings = env.search(system, version) if str(env) or version else DEFAULTS
     return env.applied(communicator(system, nodes, len(places), settings=settings, gpus=gpus))

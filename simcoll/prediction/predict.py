@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -131,6 +133,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "proved": prediction.proved or None,
         "bytes_per_rank": totals.bytes_per_rank,
         "transport": _transport(prediction),
+        "never_fitted": never_fitted(prediction),
         "binding_link": busiest[0],
         "binding_busy": busiest[1],
         "staged": waited.count if waited else None,
@@ -208,13 +211,30 @@ def _is_shipped(record: Calibration) -> bool:
 
 def lent(prediction: Prediction) -> bool:
     """Whether the costs of a call were fitted to another model of GPU than the machine's, or to an unknown model."""
+    models = _models(prediction)
+    return models is None or len(models) < 2 or models[0] != models[1]
+
+
+def never_fitted(prediction: Prediction) -> str | None:
+    """Return the machine's model of GPU if the costs of a call were fitted to other chips only; else None. Models that
+    differ in the size of their memory are one chip; tables of further machines have the chip in their name."""
+    models = [re.sub(r" [0-9]+ GB$", "", model) for model in _models(prediction) or ()]
+    beside = [table for each in load_profile(prediction.scenario.profile).beside for table in each.tables]
+    other = len(models) == 2 and models[0] != models[1]
+    return models[0] if other and not any(models[0].lower() in table for table in beside) else None
+
+
+def _models(prediction: Prediction) -> Sequence[str] | None:
+    """Return the machine's model of GPU, and the model to which the costs of a call were fitted, as far as they are
+    known; None for costs that were not fitted."""
     record, spec = load_profile(prediction.scenario.profile).calibration, prediction.scenario.topology
-    if record is None or record.topology in (spec.system, spec.title):
-        return record is None
+    if record is None:
+        return None
+    if record.topology in (spec.system, spec.title):
+        return ("", "")
     machine = described(spec)
     fitted = load_system(record.topology) if record.topology in shipped_systems() else None
-    models = [each.gpu.model for each in (machine, fitted) if each and each.gpu]
-    return len(models) < 2 or models[0] != models[1]
+    return [each.gpu.model for each in (machine, fitted) if each and each.gpu]
 
 
 def _transport(prediction: Prediction) -> str | None:

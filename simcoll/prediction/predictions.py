@@ -16,6 +16,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, makespan_ps, run
 from simcoll.engine.staging_buffers import Staged, staged
 from simcoll.engine.timeline import Timeline, Totals
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.lowered_call import PlainCall
 from simcoll.prediction.placed_topology import arrivals_of
 from simcoll.scenario import caveats
@@ -168,7 +169,8 @@ class Prediction:
         return of_rows([row(self)])
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *caveats.notes([self.scenario])])
+        unknown, others = unknown_first(caveats.notes([self.scenario]))
+        return "\n".join([*unknown, self.verdict, *others])
 
     @property
     def lead(self) -> dict[str, int]:

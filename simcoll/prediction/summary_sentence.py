@@ -152,6 +152,8 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
         else:
             about = profile.description.replace(" of the harness library", "")
             parts.append(" + ".join([about, *map(described_transport, [*transports(name, rows), *beside])]))
+    chips = dict.fromkeys(row.never_fitted for row in rows if row.never_fitted)
+    parts += [f"never fitted to {chip}" for chip in chips]
     words = dict.fromkeys(row.confidence for row in rows if row.confidence)
     if "modelled" in words:
         parts.append("modelled in part" if len(words) > 1 else "modelled")

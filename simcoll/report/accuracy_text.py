@@ -19,7 +19,7 @@ MANY = 9  # regions: up to so many, all are shown
 _FITTED = {  # by confidence: the calls that the profile was fitted to
     "calibrated": "such calls",
     "interpolated": "such calls",
-    "extrapolated": "calls of other sizes, ranks or kinds, so that bands are twice as wide",
+    "extrapolated": "calls of other sizes, ranks or kinds",
     "modelled": "no calls of this kind, which are modelled",
     "uncalibrated": "nothing that judges these calls",
 }

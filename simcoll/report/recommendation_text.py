@@ -12,6 +12,7 @@ from simcoll.errors import InputError
 from simcoll.explanation.recommendation import Recommendation
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl.symmetric_kernels import SYMMETRIC
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.report.exports import nccl_tables
 from simcoll.report.verdicts import of_recommendations
 from simcoll.scenario.profile import described_with, titled
@@ -36,7 +37,8 @@ def text(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendation]
 def _text(documents: Sequence[Mapping[str, Any]]) -> str:
     fitted = described_with((document["profile"], document.get("transport")) for document in documents)
     lines = [f"# simcoll {__version__}: recommend {documents[0]['scenario']}   {fitted}"]
-    lines += dict.fromkeys(f"# {note}" for document in documents for note in document.get("notes", ()))
+    _, others = unknown_first(note for document in documents for note in document.get("notes", ()))
+    lines += [f"# {note}" for note in others]
     for document in documents:
         lines += [*_lines(document), ""]
     return "\n".join(lines[:-1])

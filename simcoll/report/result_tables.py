@@ -8,6 +8,7 @@ from typing import Any, Final
 import simcoll
 from simcoll import units
 from simcoll.config import text_table
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
 from simcoll.prediction.summary_sentence import of_rows, said, transports, unanswered
 from simcoll.report.columns import separating, varying
@@ -55,10 +56,12 @@ def _text(
 ) -> str:
     """Return a text: the answer in a sentence, the `head`, a table whose columns differ between rows, and remarks."""
     body, shared = table
-    said_of = [f"# {text}" for text in (*unanswered(rows), *caveats.notes(points))]
+    unknown, others = unknown_first(caveats.notes(points))
+    said_of = [f"# {text}" for text in (*unanswered(rows), *others)]
     lines = [line for line in (*head, shared and f"# {shared}", body, *said_of, *more) if line]
     wrapped = (text_table.wrapped(line) if line.startswith("#") else line for line in lines)
-    return "\n".join([text_table.wrapped(of_rows(rows), "  "), *wrapped])
+    answer = " ".join([*(f"{note}." for note in unknown), of_rows(rows)])
+    return "\n".join([text_table.wrapped(answer, "  "), *wrapped])
 
 
 def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:

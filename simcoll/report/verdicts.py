@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.summary_sentence import took, trusted
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
@@ -16,12 +17,19 @@ _SPELLED: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "xGMI"}  # kinds 
 JsonAnswer = Mapping[str, Any]  # what a command prints with --json, or a part of it
 
 
+def _opened(documents: Sequence[JsonAnswer], sentence: str) -> str:
+    """Return the answer in a sentence after the notes that a release is not known."""
+    unknown, _ = unknown_first(note for document in documents for note in document.get("notes", ()))
+    return " ".join([*(f"{note}." for note in unknown), sentence])
+
+
 def of_explanation(document: JsonAnswer) -> str:
     """Return in a sentence what takes most of a point's time, which link binds, and the change that would help most."""
     gains = [each for each in document["what_if"] if each["factor"] >= 1.05]
     best = max(gains, key=lambda each: float(each["factor"]), default=None)
     help_ = f"; if {best['change']}: {took(best['time_us'])}" if best else ""
-    return f"{_what(document)} takes {took(document['time_us'])}: {_most(document, 2)}; {_bound(document)}{help_}."
+    said = f"{_what(document)} takes {took(document['time_us'])}: {_most(document, 2)}; {_bound(document)}{help_}."
+    return _opened([document], said)
 
 
 def _bound(document: JsonAnswer) -> str:
@@ -40,7 +48,7 @@ def of_several(documents: Sequence[JsonAnswer]) -> str:
     """Return in a sentence the shortest and the longest time of several points, with the main cause of each."""
     ends = (min(documents, key=lambda d: float(d["time_us"])), max(documents, key=lambda d: float(d["time_us"])))
     said = [f"{_what(each)} {took(each['time_us'])} ({_most(each, 1)})" for each in ends]
-    return f"{len(documents)} points, from {said[0]} to {said[1]}."
+    return _opened(documents, f"{len(documents)} points, from {said[0]} to {said[1]}.")
 
 
 def _what(document: JsonAnswer) -> str:
@@ -74,7 +82,7 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
     theirs = {each.get("executor") == "msccl" for each in choices}  # fits cover only NCCL's own kernels
     modelled = "" if True not in theirs else ", modelled in part" if False in theirs else ", modelled"
     by = [first["transport"]] if "transport" in first else []
-    return f"Take {text}{more}; {trusted([first['profile']], beside=by)}{modelled}."
+    return _opened(documents, f"Take {text}{more}; {trusted([first['profile']], beside=by)}{modelled}.")
 
 
 def of_comparison(document: JsonAnswer) -> str:
@@ -177,7 +185,9 @@ def of_calibration(document: JsonAnswer) -> str:
 def of_tuner(documents: Sequence[JsonAnswer]) -> str:
     """Return in a sentence what NCCL chooses for an all-reduce, by size, on each number of nodes."""
     first, said = documents[0], [_choices(each) for each in documents]
-    opening = f"{str(first['library']).upper()} {first['version']} chooses for {said[0][0]}"
+    library, note = str(first["library"]).upper(), first["note"]
+    opening = f"{note}. {library} then chooses" if note else f"{library} {first['version']} chooses"
+    opening += f" for {said[0][0]}"
     if len(documents) == 1:
         return f"{opening} on {first['ranks']} ranks: {said[0][1]}."
     parts = []

@@ -178,7 +178,7 @@ class Scenario(Model):
     needs a profile with `pull`."""
     library_version: Release | None = None
     """Release of NCCL, e.g. `2.27`: simcoll chooses as this release does. It must be 2.18 or newer, for point-to-point
-    messages 2.7 or newer. Default: the release in the profile, else the newest that simcoll knows."""
+    messages 2.7 or newer. Default: the release in the profile, else NCCL 2.30 or RCCL 2.21."""
     size: Size = Field(default=None, validate_default=True)
     """Largest buffer of a rank, as nccl-tests counts it. A barrier has none."""
     weights: tuple[Any, ...] | None = None

@@ -153,11 +153,30 @@ class Topology:
         one rank, there is a group for each leaf switch. On a torus with one rank in each node, groups are nested by
         dimension; a ring is one group. Empty if there are not at least two groups."""
         nodes = [self._node[device] for device in devices]
-        dims = self.wiring.dims
-        if dims and nodes == list(range(math.prod(dims))):
+        dims = self.wiring.dims or self._sides
+        if dims and (nodes == list(range(math.prod(dims))) or (self._sides and tuple(devices) == self.ranks)):
             return _nested(np.arange(len(nodes)).reshape(dims if len(dims) > 1 else (1, -1)).tolist())
         keys = nodes if len(set(nodes)) < len(nodes) else self._leaves(devices)
         return alike(keys) if 1 < len(set(keys)) < len(keys) else ()
+
+    @cached_property
+    def _sides(self) -> tuple[int, ...]:
+        """Return the two or three sides of the torus that the links between ranks form, e.g. in an imported graph; the
+        last side varies fastest. Empty if they form none."""
+        count = len(self.ranks)
+        if not count == len(self.kinds) < len(self.links) <= 6 * count:
+            return ()
+        found = {tuple(sorted(link)) for link in self._ends.tolist()}
+        first = [side for side in range(2, count) if count % side == 0]
+        sides = [(a, count // a) for a in first]
+        sides += [(a, b, count // a // b) for a in first for b in first if count // a % b == 0 and a * b < count]
+        near = {v for u, v in found if u == 0}  # of the first rank; compared first, as there are many pairs of all
+
+        def ends(each: Sequence[int]) -> set[int]:
+            strides = [math.prod(each[axis + 1 :]) for axis in range(len(each))]
+            return {stride * far for stride, side in zip(strides, each, strict=True) for far in (1, side - 1)}
+
+        return next((each for each in sides if ends(each) == near and found == _torus_links(each)), ())
 
     def _leaves(self, devices: Sequence[str]) -> list[int]:
         """Return for each device the number of its node's leaf switch (see `Machines.leaves`), or its own number."""
@@ -354,6 +373,13 @@ class Topology:
     def crossing(self, sets: Sets) -> tuple[Sets, Sets]:
         """Return, for each set of devices, the numbers of the links out of it and of the links into it."""
         return self._machines.crossing(sets)
+
+
+def _torus_links(sides: Sequence[int]) -> set[tuple[int, ...]]:
+    """Return the pairs of neighbours on a torus with these sides, the lower number first."""
+    grid = np.arange(math.prod(sides)).reshape(sides)
+    ahead = [np.stack([grid.ravel(), np.roll(grid, -1, axis).ravel()], axis=1) for axis in range(len(sides))]
+    return set(map(tuple, np.sort(np.concatenate(ahead), axis=1).tolist()))
 
 
 def _nested(ranks: Iterable[Any]) -> RankGroups:

@@ -620,8 +620,24 @@ def test_what_a_table_names_outranks_what_its_times_are_like(tmp_path: Path, gpu
     assert (found["verdict"] == "like hgx-b200") is possible
     assert any("check --on" in line for line in found["warnings"]) is (gpu == "NVIDIA B200")
     first = " ".join(diagnosis_text(found).partition("\n# ")[0].split())
-    other = "Another machine: measured on NVIDIA B200, and hgx-h100 has H100 SXM5. By its times alone: Off: "
+    other = "Another machine: measured on NVIDIA B200, and hgx-h100 has H100 SXM5; for such GPUs: "
     assert first.startswith(other if gpu == "NVIDIA B200" else "Off")
+
+
+def test_a_machine_that_is_not_shipped_is_named_as_such(tmp_path: Path):
+    """GPUs that no shipped machine has are named, and no shipped machine is said to be like theirs; nor is one if a
+    file says which machine it is."""
+    path = table(tmp_path, B200, times(B200, SIZES[::2]))
+    file = tmp_path / "own.yaml"
+    file.write_text("like: hgx-h100\n", encoding="utf-8")
+    found = [simcoll("diagnose", path, "--on", file, "--json").json]
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([f"{head},gpu", *(f"{line},Tesla P100" for line in lines)]))
+    found += [simcoll("diagnose", path, "--on", "hgx-h100", "--json").json]
+    for each in found:
+        assert not [fit for fit in each["hypotheses"] if fit["hypothesis"].startswith("like ")]
+    other = "measured on Tesla P100, and hgx-h100 has H100 SXM5; no shipped machine has such GPUs"
+    assert [each["other_gpus"] for each in found] == [None, other]
 
 
 @pytest.mark.parametrize(("measured", "named"), [("a3-mega", "hgx-h100"), ("hgx-h100", "a3-mega")])

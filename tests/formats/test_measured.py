@@ -333,6 +333,13 @@ def test_how_calls_were_launched():
         ]
 
 
+@pytest.mark.parametrize(("together", "calls"), [(1, "20"), (8, None)])
+def test_calls_that_are_launched_together_are_no_loop(together: int, calls: str | None):
+    """`agg iters` counts calls of one launch: a loop of single calls has one."""
+    rows = parse_measured(new().replace("iters: 20", f"iters: 20 agg iters: {together}"), "t")
+    assert {row.others.get("launch.calls") for row in rows} == {calls}
+
+
 def test_several_tests_in_one_text():
     """Each table belongs to what was printed before it and after the table before."""
     rows = parse_measured(new() + OLD + new("broadcast", root=0, bus=1), "log")
@@ -683,8 +690,28 @@ def test_debug_output_names_the_collective():
     ],
 )
 def test_what_was_forced(line: str, forced: tuple[str | None, str | None]):
-    """One algorithm or protocol that the environment allows is that of the rows; several, or all but one, are none."""
-    assert {(row.algorithm, row.protocol) for row in parse_measured(f"{line}\n{new()}", "t")} == {forced}
+    """One algorithm or protocol that the environment allows is that of the rows; several, or all but one, are kept as
+    the variable."""
+    rows = parse_measured(f"{line}\n{new()}", "t")
+    assert {(row.algorithm, row.protocol) for row in rows} == {forced}
+    variable = re.search(r"NCCL_ALGO='?([^\s']+)", line)
+    assert {row.others.get("env.nccl_algo") for row in rows} == {variable[1] if variable and not forced[0] else None}
+
+
+@pytest.mark.parametrize(
+    ("program", "value", "algorithm"),
+    [("all_gather", "Tree", "ring"), ("all_reduce", "Tree", "tree"), ("all_reduce", "^NVLS,Tree", "ring"),
+     ("all_reduce", "allgather:ring;allreduce:tree", "tree"), ("broadcast", "NVLS", "ring")],
+)  # fmt: skip
+def test_what_was_forced_is_predicted(program: str, value: str, algorithm: str, tmp_path: Path):
+    """The algorithm that NCCL_ALGO leaves is predicted; a collective that lacks it ran a ring."""
+    redop, root, bus = {"all_reduce": ("sum", -1, 1.75), "broadcast": ("none", 0, 1)}.get(program, ("none", -1, 0.875))
+    rows, times = new(program, redop, root, bus).replace("node1", "node0"), []
+    for forced in (value, algorithm):
+        (tmp_path / "log").write_text(f"mpirun -x NCCL_ALGO='{forced}' {program}_perf\n{rows}")
+        points = simcoll("compare", tmp_path / "log", "--on", "hgx-h100", "--json").json["points"]
+        times.append([point["predicted_us"] for point in points])
+    assert times[0] == times[1]
 
 
 def test_runs_of_a_point_are_one_row():
@@ -891,6 +918,18 @@ def test_a_bandwidth_that_tells_no_time():
     head = "collective,ranks,size_bytes,"
     assert "busbw_GBps (10^9 bytes a second) or busbw_Gbps" in complaints(f"{head}busbw_gbps\nall_reduce,2,8,1\n")[0]
     assert "busbw: gives no time" in complaints(f"{head}busbw\nall_reduce,2,8,0\n")[0]
+
+
+def test_runs_on_different_hosts_are_kept_apart(tmp_path: Path):
+    """Two runs one after the other are repetitions on the same hosts only; else each has its number, to choose by."""
+    one = new("all_gather").replace("node1", "node0")
+    again, other = one + one, one + one.replace("node0", "node7")
+    assert [row.runs for row in parse_measured(again, "t")] == [2, 2]
+    assert [row.others["run"] for row in parse_measured(other, "t")] == ["1", "1", "2", "2"]
+    (tmp_path / "log").write_text(other)
+    asked = ["compare", tmp_path / "log", "--on", "hgx-h100"]
+    assert "differ in run (1, 2); choose, e.g. with --where run=1" in simcoll(*asked).err
+    assert simcoll(*asked, "--where", "run=2").status == 0
 
 
 def test_split_groups():

@@ -266,6 +266,11 @@ def test_the_legend_says_what_intervals_are(x: str, count: int) -> None:
     assert high > max(r["high_us"] for r in rows) and low < min(r["low_us"] for r in rows)
     assert entries(key_figure(rows, across, "time_us_p95"))[-1] == "95 % interval"
     assert "interval" not in "".join(entries(key_figure(rows, across, "lower_bound_us")))
+    runs = [{**r, "replications": 20, "time_us_p95": 3 * r["time_us"]} for r in rows]
+    figure = key_figure(runs, across)
+    assert entries(figure).count("up to 95 % of runs") == 1 and "interval" not in "".join(entries(figure))
+    low, high = figure.axes[0].get_ylim() if x == "sizes" else figure.axes[0].get_xlim()
+    assert max(r["time_us_p95"] for r in runs) < high < max(r["high_us"] for r in runs)
 
 
 SWEEPS = {

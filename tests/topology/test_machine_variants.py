@@ -128,3 +128,21 @@ def test_as_much_as_the_machine_has_changes_nothing() -> None:
         (row,) = sc.run("all_gather", on={"system": "dgx-a100", "nodes": 2, **keys}, size="1 GiB").rows()
         assert row["busbw_GBps"] < 100
         assert str(row["topology"]).startswith("dgx-a100/nic")
+
+
+@pytest.mark.parametrize(
+    ("on", "chip"),
+    [("hgx-h20", "H20"), ("mi355x", "MI355X"), ("h100-pcie", "H100 PCIe"), ("nd-h100", None), ("p4d", None)],
+)
+def test_a_chip_that_was_never_fitted_is_named(on: str, chip: str | None) -> None:
+    """In a column and in the first sentence; a chip with other memory is not another chip. The interval is that of
+    machines whose GPUs were not fitted: nowhere narrower than that of the fitted machine."""
+    (row,) = sc.run("all_reduce", on=on, size="1 MiB").rows()
+    assert row["never_fitted"] == chip
+    said = " ".join(simcoll("predict", "all_reduce", "--on", on, "--size", "1 MiB").out.split())
+    assert ("never fitted to" in said) == (chip is not None)
+    assert chip is None or f"never fitted to {chip}, extrapolated" in said
+    if on == "hgx-h20":
+        (known,) = sc.run("all_reduce", on="hgx-h100", size="1 MiB").rows()
+        assert row["time_us"] == known["time_us"]
+        assert row["high_us"] / row["low_us"] > known["high_us"] / known["low_us"]

@@ -494,6 +494,21 @@ def test_no_nic_is_a_short_cut() -> None:
     assert names(Topology.from_graph(graph), "g0", "g1") == ["g0", "s0", "c0", "c1", "s1", "g1"]
 
 
+@pytest.mark.parametrize("sides", [(4, 8), (8, 4), (3, 5), (2, 3, 4)])
+def test_a_torus_from_elsewhere_is_known_as_one(sides: tuple[int, ...]) -> None:
+    """A graph of hosts whose links form a torus has its dimensions as groups, and algorithms for tori take them."""
+    graph = nx.grid_graph(sides[::-1], periodic=True)
+    nx.set_node_attributes(graph, "host", "kind")
+    names = {at: "h" + "-".join(map(str, at)) for at in graph}
+    for edge in graph.edges:
+        graph.edges[edge].update(bandwidth=50e9, latency=1e-6)
+    found = Topology.from_graph(nx.relabel_nodes(graph, names))
+    assert np.array(found.default_groups(found.ranks)).shape == sides
+    graph.remove_edge(*next(iter(graph.edges)))
+    less = Topology.from_graph(nx.relabel_nodes(graph, names))
+    assert less.default_groups(less.ranks) == ()
+
+
 def test_default_groups() -> None:
     """Groups are the nodes; with one rank a node the leaves, or a torus by dimension; else none."""
     cluster = make(system="hgx-h100", nodes=2)

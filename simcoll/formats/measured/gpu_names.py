@@ -10,7 +10,7 @@ from simcoll.formats.measured.measured_row import MeasuredRow
 
 # Models as drivers name them (`NVIDIA H100 80GB HBM3`, `A100-SXM4-40GB`, `AMD Instinct MI300X`), and their sockets.
 _MODEL: Final = re.compile(
-    r"(?<![A-Z0-9])(RTX (?:PRO )?[0-9]+(?: ?TI)?|(?:GB|GH|MI|[ABHLV])[0-9]{2,4}[A-Z]?)(?![A-Z0-9])"
+    r"(?<![A-Z0-9])(RTX (?:PRO )?[0-9]+(?: ?TI)?|(?:GB|GH|MI|[ABHKLPV])[0-9]{2,4}[A-Z]?|[LT]4)(?![A-Z0-9])"
 )
 _SOCKET: Final = re.compile(r"(?<![A-Z0-9])(PCIE|SXM|NVL(?![0-9]))")
 

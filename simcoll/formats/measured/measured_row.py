@@ -82,6 +82,12 @@ def unsaid(column: str, place: Place | None, what: str = "", of: Iterable[str] =
     return Diagnostic(f"the file does not say {said[column][0]}{what}", f"give {said[column][1]}{choices}", "", place)
 
 
+def alone(place: Place | None) -> Diagnostic:
+    """Return the error for a benchmark of one rank."""
+    cure = "start several: give nccl-tests -g N, or build it with MPI=1 and start N processes"
+    return Diagnostic("one rank: nothing is communicated, so busbw is 0", cure, "", place)
+
+
 def fitting_ranks(collective: Collective, algbw: float, busbw: float) -> list[int]:
     """Return up to two numbers of ranks for which `busbw` is the bus bandwidth of a call with this `algbw` (both in
     GB/s, printed with two decimals).

@@ -18,7 +18,7 @@ from os.path import commonprefix
 from typing import Final, NamedTuple
 
 from simcoll.errors import Diagnostic, InputError, Place
-from simcoll.formats.measured.measured_row import SAME, LocatedCells, fitting_ranks, unsaid, wrong_cell
+from simcoll.formats.measured.measured_row import SAME, LocatedCells, alone, fitting_ranks, unsaid, wrong_cell
 from simcoll.nccl.algorithm_names import MESSAGES
 from simcoll.schedule import names
 from simcoll.schedule.collectives import COLLECTIVES
@@ -51,7 +51,7 @@ _RANK_0: Final = re.compile(r"\bRank\s+0\s+(?:Group\s+0\s+)?Pid\b")
 _WORD: Final = re.compile(r"\S+")
 _LABEL: Final = re.compile(r"\s*(\S{0,252}[:>\]])")  # of a launcher, before a line and perhaps within it
 _COMM: Final = re.compile(rf"([\w.\-]{{1,253}}){_FROM}.*\brank ([0-9]+) nranks ([0-9]+)\b", re.IGNORECASE)
-_LOOP: Final = re.compile(r"(?<!warmup )(?<!agg )\biters:\s*([1-9][0-9]{0,6})\b(?!.*\bagg iters:\s*(?!1\b))")
+_LOOP: Final = re.compile(r"(?<!warmup )(?<!agg )\biters:\s*([1-9][0-9]{0,6})\b(?!.*\bagg iters: (?!1\b))")
 _THREADS: Final = re.compile(r"\bnThread\s+([1-9][0-9]{0,5})\s+nGpus\s+([1-9][0-9]{0,5})\b")
 _PROGRAM: Final = re.compile(
     rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
@@ -59,8 +59,8 @@ _PROGRAM: Final = re.compile(
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
 _CODE: Final = re.compile(r"\bnccl-library=([0-9]{4,6})\b")  # NCCL_VERSION_CODE in nccl-tests from 2.17 on
 _FORCED: Final = {  # settings in a command line, in NCCL's debug output, or in simcoll's own tables
-    "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )(\w+)(?![\w,;:])|_perf, algorithm (\w+)"),
-    "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )(\w+)(?![\w,;:])"),
+    "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )['\"]?([\w^,;:]+)|_perf, algorithm (\w+)"),
+    "protocol": re.compile(r"NCCL_PROTO(?:=| set by environment to )['\"]?([\w^,;:]+)"),
 }
 CURE: Final = (
     "give CSV with the columns collective,ranks,size_bytes,time_us, or the output of nccl-tests, rccl-tests, "
@@ -79,6 +79,7 @@ _ROW: Final = re.compile(  # a row of a table without header
 _LAYOUTS: Final = tuple(itertools.product(("root ", ""), ("time algbw busbw #wrong", "time algbw busbw"), (2, 1)))
 _PARTS: Final = ("all_gather", "reduce_scatter")
 _ROUNDED: Final = 0.0051, 0.01  # rounding errors of printed numbers: GB/s of a bandwidth, share of a time
+_TAIL: Final = ("time", "algbw", "busbw", "#wrong", "error")
 LONGEST: Final = 10_000  # most characters of a line that may be a row
 _COLUMN: Final = {"size": "size_bytes", "type": "dtype", "time": "time_us"}
 
@@ -160,13 +161,16 @@ def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> 
     rows: list[LocatedCells] = []
     common, verdicts, members = _library(text), _VERDICT.findall(text), _members(text)
     sound = bool(verdicts) and all(each == ("0", "OK") for each in verdicts)
+    runs: dict[frozenset[str], str] = {}  # of different hosts
     for test in _tests(text, source):
         if test.rows and (said := _said(test, members, given, mistakes, unnamed)) is not None:
-            of_all = common | said
+            hosts = frozenset(match[3] for line in test.before for match in _RANK.finditer(line))
+            of_all = common | said | {"run": (runs.setdefault(hosts, str(len(runs) + 1)), test.place)}
             if sound:  # other text in the number's cell was glued to it
                 test.rows = [{column: cell for column, cell in row.items() if column != "wrong"} for row in test.rows]
             own = {"size_bytes", "dtype", "redop", "root", "time_us", "in_place_time_us", "wrong"}
             rows += [{c: cell for c, cell in row.items() if c in own} | of_all for row in test.rows]
+    rows = [{c: cell for c, cell in row.items() if c != "run" or len(runs) > 1} for row in rows]
     if mistakes or (unnamed and not (rows and chosen and "collective" in given)):
         raise InputError([*mistakes, *unnamed])
     return rows
@@ -319,11 +323,12 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     if "time" not in words or "type" not in words[: words.index("time")]:
         return None
     lead, tail = words[: words.index("time")], words[words.index("time") :]
+    tail = tail[: max(i for i, word in enumerate(tail) if word in _TAIL) + 1]  # without what options add
     if len(set(lead)) < len(lead):
         return None
     parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
     others = "".join(f"(?:{part})?" if "redop" in part else part for part in parts)  # blank in some versions
-    return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>[0-9]+){others}(?!\S)"), tail)
+    return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>[0-9]{{1,18}}){others}(?!\S)"), tail)
 
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:
@@ -373,10 +378,9 @@ def _said(
     ranks, nodes = _listed(test.before) or members
     known = ranks or (int(given["ranks"][0]) if "ranks" in given else None)
     of_process = [(int(m[1]) * int(m[2]), int(m[2])) for line in test.before for m in _THREADS.finditer(line)]
-    alone = all(_value(row, "busbw") == 0 for row in test.rows) and any(_value(row, "algbw") > 1 for row in test.rows)
-    if known == 1 or (alone and known is None):
-        cure = "start several: give nccl-tests -g N, or build it with MPI=1 and start N processes"
-        mistakes.append(Diagnostic("one rank: nothing is communicated, so busbw is 0", cure, "", test.place))
+    silent = all(_value(row, "busbw") == 0 for row in test.rows) and any(_value(row, "algbw") > 1 for row in test.rows)
+    if known == 1 or (silent and known is None):
+        mistakes.append(alone(test.place))
         return None
     if known is None:
         numbers = {fit.ranks for fit in _fitting(test, collective, None)}
@@ -413,8 +417,9 @@ def _said(
         for column, found in _FORCED.items()
         if collective not in MESSAGES  # for which NCCL reads neither variable
     }
+    variable = {"algorithm": "env.nccl_algo", "protocol": "env.nccl_proto"}  # of values that leave a choice
     said = {
-        **{column: texts[-1] for column, texts in forced.items() if texts},
+        **{(c if texts[-1].isidentifier() else variable[c]): texts[-1] for c, texts in forced.items() if texts},
         "collective": collective,
         "ranks": ranks,
         "nodes": nodes,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from simcoll.config import input_files
 from simcoll.errors import InputError, Place
-from simcoll.formats.measured.measured_row import LocatedCells, unsaid, wrong_cell
+from simcoll.formats.measured.measured_row import LocatedCells, alone, unsaid, wrong_cell
 
 KEPT: Final = re.compile(r"(?:NCCL|RCCL|UCX)_[A-Z0-9_]{1,60}")  # variables of the environment
 _SECRET: Final = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL", re.IGNORECASE)
@@ -65,6 +65,7 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
     devices = [_mapping(device) for device in _list(config.get("devices"))]
     groups = {str(device.get("group", 0)) for device in devices}
     members = [device for device in devices if str(device.get("group", 0)) == min(groups)]
+    paced = not config.get("graph") and config.get("agg_iters", 1) == 1
     words = [str(word) for word in _list(document.get("args"))]
     programs = _PROGRAM.findall(" ".join(words[:1]))
     said: dict[str, object] = {
@@ -77,7 +78,8 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
         "harness": "graph" if config.get("graph") else "nccl-tests",
         "launch.graph": "true" if config.get("graph") else None,
         "launch.replays": config.get("graph") or None,
-        "launch.gpus_per_process": config.get("ngpus") if config.get("ngpus") != 1 else None,
+        "launch.gpus_per_process": config.get("ngpus"),
+        "launch.calls": config.get("iters") if paced and config.get("ngpus") else None,
         "gpu": ", ".join(dict.fromkeys(str(d["device_model"])[:60] for d in members if d.get("device_model"))) or None,
         **dict(_environment(document.get("env"))),
     }
@@ -85,6 +87,8 @@ def _said(document: Mapping[str, Any], config: Mapping[str, Any], given: Located
     for column in ("collective", "ranks"):
         if column not in cells and column not in given:
             raise InputError([unsaid(column, place)])
+    if cells.get("ranks", ("", None))[0] == "1":
+        raise InputError([alone(place)])
     return cells
 
 

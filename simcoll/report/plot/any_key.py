@@ -83,7 +83,7 @@ MAX_BANDS: Final = 3  # lines with bands around them; with more lines each point
 PLAIN: Final = Look("#4477AA", "o")  # of bars without a legend
 _QUANTILES: Final = {f"time_us_p{p}": (f"time_us_p{p}_low", f"time_us_p{p}_high") for p in (50, 95, 99)}
 _RATES: Final = ("busbw_GBps", "algbw_GBps")
-_ENDS: Final = {**dict.fromkeys(("time_us", *_RATES), ("low_us", "high_us")), **_QUANTILES}
+_TIMES: Final = ("time_us", *_RATES)
 # Each machine has its own profile, and executors differ by profile.
 _APART: Final = ("topology", "profile", *COMPETING, *SETTINGS)
 _BOUND: Final[dict[str, Any]] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (4, 3)), "zorder": 1.5}
@@ -188,7 +188,8 @@ def key_figure(
     what = WORDS.get(up, up.replace("_", " ")) + ("" if single else f" {'by' if bars else 'over'} {word(across)}")
     of = constant(timed, "" if single else across)
     if any(mark.low and mark.high for one in series for marks in one.values() for mark in marks):
-        entries[f"{95 if up in _QUANTILES else 90} % interval"] = (
+        varied = up in _TIMES and any(row.get("replications") for row in timed)
+        entries["up to 95 % of runs" if varied else f"{95 if up in _QUANTILES else 90} % interval"] = (
             Line2D([], [], color=INK, linewidth=1.0)
             if bars
             else Line2D([], [], color=GREY, linestyle="none", marker="|", markersize=9)
@@ -287,11 +288,19 @@ def _places(rows: Sequence[PlotRow], column: str, bars: bool) -> tuple[Mapping[s
 def _marks(rows: Sequence[PlotRow], across: str, up: str, places: Mapping[str, float]) -> list[Mark]:
     marks = []
     for row in rows:
-        low, high = (row.get(end) for end in _ENDS.get(up, ("", "")))
+        low, high = (row.get(end) for end in _ends_of(row, up))
         if up in _RATES and low and high:
             low, high = _if_it_took(row, high, up), _if_it_took(row, low, up)
         marks.append(Mark(places[str(row.get(across))], float(row[up]), low, high, bool(row["trust"])))
     return sorted(marks)
+
+
+def _ends_of(row: PlotRow, up: str) -> tuple[str, str]:
+    """Return the columns with the ends of a value's interval. With replications, times are those of the undisturbed
+    run, and the interval leads to the time that one run in twenty exceeds."""
+    if up in _TIMES:
+        return ("time_us", "time_us_p95") if row.get("replications") else ("low_us", "high_us")
+    return _QUANTILES.get(up, ("", ""))
 
 
 def _if_it_took(row: PlotRow, time_us: float, up: str) -> float:
