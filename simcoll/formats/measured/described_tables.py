@@ -168,7 +168,7 @@ def _row(
     ranks = facts.get("ranks") or given.get("ranks", ("", None))[0] or (str(*inferred) if len(inferred) == 1 else "")
     if not ranks:
         raise InputError([unsaid("ranks", place)])
-    n = int(ranks)
+    n = max(1, int(ranks[:9]))  # other numbers are refused later, with their place
     whole = algbw or (busbw / float(contract.busbw(n)) if contract.busbw(n) else 0.0)
     scales = next((_units(column.unit) for column in values if column.name == "size_bytes"), [1.0])
     usual = n if name in form.parts else 1
