@@ -18,6 +18,7 @@ from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
 from simcoll.engine.program import Program
+from simcoll.engine.streamed import check_steps
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
@@ -36,6 +37,7 @@ from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile, load
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
+from simcoll.schedule.schedule import StreamedSchedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
 from simcoll.topology.routing import Route
@@ -512,7 +514,9 @@ class NcclChannel(GpuCall):
     @cached_property
     def _of_nics(self) -> list[tuple[tuple[str, ...], Numbers, Numbers]]:
         """Return for each NIC of a node that the call uses: the devices of ranks in its channels, and their routes."""
-        src, dst = pairs_of(source_of(self.point, self.rated, self.places).source)
+        source = source_of(self.point, self.rated, self.places).source
+        check_steps(self.nics * (source.transfers if isinstance(source, StreamedSchedule) else len(source)))
+        src, dst = pairs_of(source)
         apart = src != dst
         entered, found = set[bytes](), list[tuple[tuple[str, ...], Numbers, Numbers]]()
         for turn in range(self.call.communicator.gpus):

@@ -291,6 +291,12 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
             mistakes.append(
                 Diagnostic("gives no time", "write a bandwidth above 0, in GB/s", min(by), said[min(by)][1])
             )
+    elif len(mistakes) == before and "busbw" in said and values.get("collective") in COLLECTIVES:
+        told = float_of(_of_bandwidth(values, ("busbw", said["busbw"][0])))
+        if told and not 0.5 < values["time_us"] / told < 2:
+            stated = f"the busbw of {said['busbw'][0]} GB/s, by which it took {told:.6g}"
+            problem = f"{values['time_us']:.6g} us contradict {stated}"
+            mistakes.append(Diagnostic(problem, "check units: us, GB/s, bytes", "time_us", said["time_us"][1]))
     missing = [column for column in REQUIRED if column not in said and column not in given]
     beside = next(iter(cells.values()), nowhere)  # a missing cell is named by the place of its row
     mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, beside)[1]) for c in missing]
