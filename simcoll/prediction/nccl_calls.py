@@ -602,6 +602,8 @@ class NcclExecutor(PlainExecutor):
             between=least_between(rated, places),
             left=scenario.env.selection,
             registered=_registered(scenario, comm.gpus, self.release(scenario)),
+            graph=scenario.launch.graph,
+            zero=scenario.env.NCCL_CTA_POLICY == "ZERO",
             switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
         )
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
@@ -679,12 +681,13 @@ def _is_usual(call: NcclCall, env: NcclEnv) -> bool:
 
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
-    """Whether NCCL's symmetric kernels run the call: buffers are windows of all ranks, and floats are summed."""
-    asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
+    """Whether NCCL's symmetric kernels run the call: buffers are windows of all ranks, and what is added are floats.
+    Buffers that NCCL registers by itself were seen to matter for all_reduce only."""
+    asked, summed = scenario.launch, scenario.collective == "all_gather" or adds(scenario.dtype, scenario.op)
     one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
-    by_itself = one_process and gpus > 1 and registered_by_itself(release)
+    by_itself = scenario.collective == "all_reduce" and one_process and gpus > 1 and registered_by_itself(release)
     registered = by_itself if asked.registered is None else asked.registered
-    if registered and (policy := scenario.env.NCCL_CTA_POLICY) not in (None, "DEFAULT"):
+    if registered and (policy := scenario.env.NCCL_CTA_POLICY) == "EFFICIENCY":
         raise RefusedError(f"NCCL_CTA_POLICY={policy} with registered buffers is not modelled; leave out one of them")
     return summed and registered
 
