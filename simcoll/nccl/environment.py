@@ -232,12 +232,13 @@ class NcclEnv(Model):
     """Whether NCCL merges the ports of a NIC. It has no effect: NCCL uses the NICs of a machine's file."""
     NCCL_CTA_POLICY: _Policy | None = None
     """`DEFAULT`, `EFFICIENCY` or `ZERO`, or their numbers from 0: how many thread blocks NCCL prefers for registered
-    buffers. simcoll refuses the last two with `launch.registered`; without it they have no effect."""
+    buffers. With `launch.registered` copy engines run an all_gather under `ZERO`; simcoll refuses other calls, and
+    `EFFICIENCY`. Without it the variable has no effect."""
     NCCL_SYM_CTAS: _Channels | None = None
     """Number of thread blocks of symmetric kernels. Default: as many as the links need."""
     NCCL_SYM_KERNEL: _Kernels | None = None
-    """Symmetric kernels that NCCL may choose, in the form of NCCL_ALGO (before 2.31: one name). simcoll models
-    `AllReduce_AGxLLMC_R` and `AllReduce_RSxLDMC_AGxSTMC`."""
+    """Symmetric kernels that NCCL may choose, in the form of NCCL_ALGO (before 2.31: one name). simcoll models those
+    that multicast or reduce in the switch (`AllReduce_AGxLLMC_R`, …), and `ReduceScatter_LL`."""
     NCCL_IB_HCA: str | None = None
     """The NICs to use, by the first letters of their names: `mlx5_0,mlx5_1` (`mlx5_0` is the `nic0` of a system). `=`
     before the list asks for whole names; `^` means all NICs but these. simcoll ignores numbers of ports."""

@@ -70,7 +70,7 @@ def test_channels_of_messages_between_nodes() -> None:
     [
         ({"NCCL_SHM_DISABLE": 1}, "a100-pcie", "would send over their NICs, which is not modelled; leave it out"),
         ({"NCCL_MNNVL_ENABLE": 0}, "gb200-nvl72", "topology: {system: gb200-nvl72, gpus: 4, nodes: 18}"),
-        ({"NCCL_CTA_POLICY": "ZERO"}, "hgx-h100", "NCCL_CTA_POLICY=ZERO with registered buffers is not modelled"),
+        ({"NCCL_CTA_POLICY": "ZERO"}, "hgx-h100", "NCCL_CTA_POLICY=ZERO: copy engines are modelled for an all_gather"),
     ],
 )
 def test_ways_that_are_not_modelled_are_refused(env: dict[str, Any], on: str, said: str) -> None:
@@ -81,3 +81,43 @@ def test_ways_that_are_not_modelled_are_refused(env: dict[str, Any], on: str, sa
     assert said in row["status"]
     assert time_us(env) == time_us({})
     assert time_us({"NCCL_IB_MERGE_NICS": 0}, nodes=2) == time_us({}, nodes=2)
+
+
+WINDOWS = {"launch": {"registered": True}}
+
+
+@pytest.mark.parametrize("on", ["hgx-h100", "hgx-b200"])
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_symmetric_blocks_move_each_byte_once(collective: str, on: str) -> None:
+    """Of small calls two hops with flags, of larger ones the bytes of a link; both grow with the size, and no call is
+    below its bound. Nothing but the release decides that there are such kernels."""
+    rows = sc.run(collective, on=on, size=["1 KiB", "64 KiB", "1 MiB", "8 MiB"], **WINDOWS).rows()
+    assert {row["algorithm"] for row in rows} == {"symmetric"}
+    assert rows[0]["protocol"] == "LL" and rows[-1]["protocol"] == "Simple"
+    assert all(row["lower_bound_us"] < row["time_us"] and row["confidence"] == "extrapolated" for row in rows)
+    assert rows[0]["time_us"] < time_us({}, collective, on, size="1 KiB")
+    assert time_us({}, collective, on, library_version="2.26", **WINDOWS) == time_us(
+        {}, collective, on, library_version="2.26"
+    )
+
+
+def test_copy_engines_run_an_all_gather_without_blocks() -> None:
+    """A floor for each rank, another one in a graph, and the bytes of a link; on Blackwell large ones by default, from
+    release 2.29 on. By NCCL's figures, to within a microsecond of a small call."""
+    zero = {"NCCL_CTA_POLICY": "ZERO"}
+    floors = {
+        ("hgx-h100", False): 14.90 + 0.726 * 8,
+        ("hgx-h100", True): 14.45 + 2.004 * 8,
+        ("hgx-b200", False): 29.14 + 0.137 * 8,
+    }
+    for (on, graph), floor in floors.items():
+        launch = {"registered": True, "graph": graph}
+        assert floor < time_us(zero, "all_gather", on, size="1 KiB", launch=launch) < floor + 1
+    (few, many) = (time_us(zero, "all_gather", size="1 GiB", ranks=ranks, **WINDOWS) for ranks in (2, 8))
+    assert few < many and many > 0.875 * 2**30 / 392e3
+    by_size = [
+        row["algorithm"] for row in sc.run("all_gather", on="hgx-b200", size=["8 MiB", "16 MiB"], **WINDOWS).rows()
+    ]
+    assert by_size == ["symmetric", "ce"]
+    (old,) = sc.run("all_gather", on="hgx-b200", size="16 MiB", library_version="2.28", **WINDOWS).rows()
+    assert old["algorithm"] == "symmetric"

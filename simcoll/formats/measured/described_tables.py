@@ -176,7 +176,7 @@ def _row(
     near = [each for each in options if abs(whole * time * 1e3 / each - 1) < _NEAR] if size else []
     row = {"collective": name, "ranks": ranks, "size_bytes": f"{(near or options)[0]:.0f}", "time_us": f"{time:.10g}"}
     row |= {column: f"{number[column]:.10g}" for column in ("time_us_min", "time_us_max", "runs") if number.get(column)}
-    row |= {fact: facts[fact] for fact in ("nodes", "dtype") if fact in facts}
+    row |= {fact: facts[fact].lower() for fact in ("library", "nodes", "dtype") if fact in facts}
     row |= {column.name: word[0] for column, word in values.items() if column.name == "dtype"}
     places = {column.name: Place(place.source, place.line, word.start() + 1) for column, word in values.items()}
     if len(inferred) == 1 and "ranks" not in {**facts, **given}:
