@@ -19,8 +19,8 @@ from simcoll.topology import topology_builder
 from simcoll.topology.machine_files import SystemFile
 
 _UNUSED = (
-    "launch.registered changes nothing for {} on {}: symmetric kernels are modelled for an all_reduce of NCCL {} and "
-    "later that adds floats on one node whose switch reduces"
+    "launch.registered changes nothing for {} on {}: symmetric kernels are modelled for all_reduce, all_gather and "
+    "reduce_scatter of NCCL {} and later on one node whose switch reduces, and add floats only"
 )
 _CHOSEN = (
     "launch.registered changes nothing for {}: NCCL takes a symmetric kernel where it has the choice of all algorithms "
@@ -109,7 +109,8 @@ def _windows(scenario: Scenario, system: SystemFile) -> str | None:
 
     nodes, gpus = topology_builder.nodes_of(scenario.topology), system.counts.get("gpu", 1)
     several = (scenario.ranks or nodes * gpus) > gpus
-    served = not several and symmetric_kernels.adds(scenario.dtype, scenario.op)
+    copies = scenario.collective == "all_gather"
+    served = not several and (copies or symmetric_kernels.adds(scenario.dtype, scenario.op))
     with contextlib.suppress(InputError):  # the prediction reports the mistake
         release = scenario.library_version
         served = served and symmetric_kernels.serve(
