@@ -23,10 +23,10 @@ from simcoll.prediction.result_rows import write_atomically
 
 ABOUT = """\
 # Errors of the model on clusters that others measured: standard deviations of log(measured / predicted). Written by
-# tools/learn_prediction_errors.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, NICs (or
-# links between GPUs), on one node whose GPUs the costs are of, kind of collective and how busy links are: nine rows in
+# tools/learn_prediction_errors.py from {rows} rows of {clusters} clusters; do not edit. `cells`: by nodes, on one node
+# by links between GPUs and whose GPUs the costs are of, by kind of collective and how busy links are: nine rows in
 # ten have no larger error, where each cluster counts once. On several nodes a cluster is left out of the fit of its
-# transport; where no other has it, its rows are in the cells of what its family has in common, and in one of its own.
+# transport, and NICs have no cells: sites with NICs of one kind differ as much as sites with others.
 # `left_out`: of fits, where rows have something that the fit has not seen; `nodes`: the most of a cluster.
 """
 

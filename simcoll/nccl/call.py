@@ -56,8 +56,9 @@ class NcclCall:
 
     `limited`: the user's settings change the number of channels. `staged`: some ranks of a node send through the host's
     memory. `version`: release of the tuner that chose the call. `registered`: a symmetric kernel; all its blocks count
-    as one channel. `looped`: one of many calls (`calls`, if known) in a row; a rank begins the next when it is done.
-    `by_itself`: NCCL's free choice has this algorithm and protocol."""
+    as one channel. `copied_us`: its time in us without data if copy engines run it, else 0. `looped`: one of many calls
+    (`calls`, if known) in a row; a rank begins the next when it is done. `by_itself`: NCCL's free choice has this
+    algorithm and protocol."""
 
     communicator: Communicator
     collective: str
@@ -74,6 +75,7 @@ class NcclCall:
     version: str | None = None
     limited: bool = False
     registered: bool = False
+    copied_us: float = 0.0
     looped: bool = False
     calls: int | None = None
     by_itself: bool = field(default=True, compare=False)
@@ -92,7 +94,7 @@ class NcclCall:
     def name(self) -> str:
         """Name of the algorithm in scenarios, results and tables, see `names`. Symmetric kernels have their own."""
         if self.registered:
-            return SYMMETRIC
+            return symmetric_kernels.COPY_ENGINES if self.copied_us else SYMMETRIC
         return self.schedule if self.algorithm == "p2p" else self.algorithm
 
     @cached_property
@@ -337,6 +339,8 @@ class NcclCall:
         """Return the time in ps of the call in addition to its steps. A channel has `bandwidth` B/s of the links.
         `launch`: the time of the launch in ps."""
         if self.registered:
+            if self.copied_us:
+                return round(self.copied_us * 1e6)
             hops = symmetric_kernels.EXCHANGE if self.protocol == "LL" else symmetric_kernels.BARRIERS
             return launch + hops * costs.LL.hop
         block = self.block(costs)
@@ -420,8 +424,10 @@ class NcclCall:
             return wire * min(1.0, self.nics / self.alike)
         if self.collective == "send_recv" or (self.parts and self.parts.rounds):  # no two ranks send to one rank
             return 1.0
+        if self.copied_us:  # copies use the links as kernels of rings do, not as loads through the switch
+            return 1.0
         if self.registered and self.protocol == "LL":  # every GPU gets the data of all, and as many flags
-            return reach / (2 * self.communicator.ranks)
+            return reach / (2 * (self.communicator.ranks if self.collective == "all_reduce" else 1))
         if self.kind == "NVLS" and self.collective == "all_reduce":  # each head's result goes there and back again
             reach *= self.heads / (self.heads + 1)
         if self.kind == "P2P":
@@ -446,6 +452,10 @@ class NcclCall:
         """Return the most B/s that the simulated channel (or pair) can move; infinity for no limit. In LL over PCIe the
         limit is the speed of a block alone; through the `host`'s memory each thread waits for one line at a time. If
         the user limits the number of channels, it is a channel's speed in NCCL's graph search."""
+        if self.registered:
+            of = self.communicator, self.collective, self.version
+            copied = symmetric_kernels.copied_GBps(of[0], of[2]) if self.copied_us else math.inf
+            return min(copied, symmetric_kernels.most_GBps(*of, self.protocol)) * 1e9
         block = self.block(costs)
         if not self.by_lines:
             return self._searched if self.limited and self.kind != "LL" else math.inf

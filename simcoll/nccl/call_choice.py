@@ -28,6 +28,8 @@ def choose(
     between: int = 0,
     left: Selection = EVERYTHING,
     registered: bool = False,
+    graph: bool = False,
+    zero: bool = False,
     switch_reduces: bool = True,
 ) -> NcclCall:
     """Return the call as NCCL would run it, with NCCL's own choices or with the given algorithm and protocol.
@@ -35,14 +37,22 @@ def choose(
     If NCCL's first choice is not modelled, its next choice is returned. `between`: B/s between two GPUs of a node.
     `left`: the pairs of algorithm and protocol that NCCL_ALGO and NCCL_PROTO allow (point-to-point messages ignore it).
     `registered`: whether buffers are registered windows of all ranks, for which NCCL prefers a symmetric kernel.
+    `graph`: whether the call is in a CUDA graph. `zero`: whether it may use no thread blocks, but copy engines.
     `switch_reduces`: whether NVSwitches can reduce this type with this operator. Raises RefusedError if no pair is
     left.
     """
     free = symmetric_kernels.may_be_taken(algorithm, protocol, left)
-    if registered and free and symmetric_kernels.serve(comm, collective, version):
-        flags: Protocol = "LL" if symmetric_kernels.by_flags(comm, nbytes) else "Simple"
-        threads = figures().threads.others
-        return NcclCall(comm, collective, "nvls", flags, nbytes, itemsize, 1, threads, version=version, registered=True)
+    windows = registered and free and symmetric_kernels.serve(comm, collective, version)
+    copied = symmetric_kernels.copied_us(comm, collective, version, nbytes, graph, zero) if windows else 0.0
+    if registered and zero and not copied:
+        only = "copy engines are modelled for an all_gather on one node whose switch reduces"
+        raise RefusedError(f"NCCL_CTA_POLICY=ZERO: {only}")
+    if windows:
+        by: Protocol = "Simple" if copied else symmetric_kernels.protocol(comm, collective, version, nbytes)
+        return NcclCall(
+            comm, collective, "nvls", by, nbytes, itemsize, 1, figures().threads.others, version=version,
+            registered=True, copied_us=copied, by_itself=collective == "all_reduce",
+        )  # fmt: skip
     if ("p2p", collective) in SCHEDULES:
         if protocol == "LL128":
             raise RefusedError(f"{comm.library.upper()} has no LL128 for {collective}; take LL or Simple")

@@ -35,7 +35,9 @@ class Communicator:
     """A communicator: `ranks` on `nodes`, equally many on each. `capability`: least compute capability of all GPUs, 90
     for 9.0. `nic_GBps`: 0 without NICs. `p2p_level`: the longest path over which GPUs of a node talk directly.
     `min_channels`, `max_channels`, `buffer_bytes` (of Simple) and `net_chunk_bytes` (of messages between nodes) are the
-    user's settings, None for NCCL's defaults. `pxn`: whether GPUs may send through NICs of other GPUs."""
+    user's settings, None for NCCL's defaults; so are `ctas` (least and greatest number of blocks of any call),
+    `net_channels` (of messages to a peer on another node), `symmetric_ctas` (blocks of symmetric kernels) and
+    `symmetric_kernels` (their names). `pxn`: whether GPUs may send through NICs of other GPUs."""
 
     ranks: int
     nodes: int
@@ -50,6 +52,10 @@ class Communicator:
     buffer_bytes: int | None = None
     net_chunk_bytes: int | None = None
     pxn: bool = True
+    ctas: tuple[int | None, int | None] = (None, None)
+    net_channels: int | None = None
+    symmetric_ctas: int | None = None
+    symmetric_kernels: frozenset[str] | None = None
 
     @property
     def gpus(self) -> int:
@@ -104,7 +110,8 @@ class Communicator:
         for row in constants.nvls_channels.get(self.generation, ()):
             fits = row.nodes in (None, self.nodes) and (row.gpus is None or self.gpus <= row.gpus)
             if fits and self.nic_GBps >= row.nic_GBps:
-                return row.channels
+                least, most = self.ctas
+                return max(min(row.channels, most or row.channels), least or 1)
         return 0
 
 

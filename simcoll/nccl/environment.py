@@ -17,13 +17,19 @@ from simcoll.nccl.algorithm_names import COLLECTIVES, TunedCollective
 from simcoll.nccl.transports_between_nodes import Transport
 from simcoll.nccl.tuner_constants import socket_GBps
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, NcclAlgorithm, Protocol
-from simcoll.topology.machine_files import SystemFile
-from simcoll.topology.nccl_graphs import Level, Path
+from simcoll.topology.machine_files import SystemFile, hosts_of
+from simcoll.topology.nccl_graphs import PATHS, Level, Path
 from simcoll.units import MOST_DIGITS
 
 if TYPE_CHECKING:
     from simcoll.nccl.communicator import Communicator
 
+# Names of NCCL's symmetric kernels, by NVIDIA/nccl, release 2.30, src/sym_kernels.cc.
+SYMMETRIC_KERNELS: Final = (
+    *("AllReduce_AGxLL_R", "AllReduce_AGxLLMC_R", "AllReduce_RSxLD_AGxST", "AllReduce_RSxLDMC_AGxSTMC"),
+    *("AllGather_LL", "AllGather_LLMC", "AllGather_ST", "AllGather_STMC"),
+    *("ReduceScatter_LL", "ReduceScatter_LD", "ReduceScatter_LDMC"),
+)
 _NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last level
 _SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"))  # select or configure sockets
 _NVLS: Final = frozenset(("nvls", "nvls_tree"))
@@ -74,6 +80,14 @@ def _lists(variable: str, text: str | None, kind: str, names: Sequence[Name]) ->
         collectives = [_known(variable, function, "collective", COLLECTIVES)] if colon else COLLECTIVES
         selected.update(dict.fromkeys(collectives, _list(variable, listed, kind, names)))
     return selected
+
+
+def symmetric_kernels(text: str | None) -> frozenset[str]:
+    """Parse the value of NCCL_SYM_KERNEL into the names of the kernels that it allows. Raises InputError for unknown
+    names."""
+    return (
+        _list("NCCL_SYM_KERNEL", text, "symmetric kernel", SYMMETRIC_KERNELS) if text else frozenset(SYMMETRIC_KERNELS)
+    )
 
 
 def _list(variable: str, text: str, kind: str, names: Sequence[Name]) -> frozenset[Name]:
@@ -152,6 +166,27 @@ _Pairs = Annotated[int, Field(strict=True, ge=1, le=128), BeforeValidator(_numbe
 _Distance = Annotated[Level, BeforeValidator(_level), WithJsonSchema({"type": ["string", "integer"]})]
 
 
+def _policy(value: object) -> object:
+    number = _number(value)
+    names = get_args(Policy)
+    return names[number] if isinstance(number, int) and not isinstance(number, bool) and number in (0, 1, 2) else value
+
+
+Policy = Literal["DEFAULT", "EFFICIENCY", "ZERO"]
+_Policy = Annotated[Policy, BeforeValidator(_policy), WithJsonSchema({"type": ["string", "integer"]})]
+
+
+def _kernels(text: str) -> str:
+    try:
+        symmetric_kernels(text)
+    except InputError as error:
+        raise ValueError(str(error.diagnostics[0]).partition(": ")[2]) from None
+    return text
+
+
+_Kernels = Annotated[str, AfterValidator(_kernels)]
+
+
 def _never(value: object) -> object:
     number = _number(value)
     return "LOC" if number == 0 and not isinstance(number, bool) else value
@@ -179,8 +214,31 @@ class NcclEnv(Model):
     NCCL_MAX_NCHANNELS: _Channels | None = None
     """Greatest number of channels of ring, tree and PAT. Each channel keeps the speed that NCCL's graph search found
     for it, even if fewer channels share the links."""
+    NCCL_MIN_CTAS: _Channels | None = None
+    """Least number of thread blocks of a call, for all algorithms. It wins over NCCL_MAX_CTAS."""
+    NCCL_MAX_CTAS: _Channels | None = None
+    """Greatest number of thread blocks of a call, for all algorithms and symmetric kernels."""
+    NCCL_NCHANNELS_PER_NET_PEER: _Channels | None = None
+    """Number of channels of point-to-point messages to a peer on another node. NCCL rounds it up to a power of two."""
     NCCL_NVLS_ENABLE: _Three | None = None
     """`0`: neither `nvls` nor `nvls_tree` is used."""
+    NCCL_SHM_DISABLE: _Switch | None = None
+    """`1`: GPUs of a node do not send through the host's memory. It has no effect where all GPUs access each other's
+    memory directly; simcoll refuses it elsewhere, because these GPUs would send over their NICs."""
+    NCCL_MNNVL_ENABLE: _Three | None = None
+    """`0`: NVLink joins only the GPUs of a host, also in a rack such as GB200 NVL72. simcoll refuses it there; write
+    the rack's hosts as nodes."""
+    NCCL_IB_MERGE_NICS: _Switch | None = None
+    """Whether NCCL merges the ports of a NIC. It has no effect: NCCL uses the NICs of a machine's file."""
+    NCCL_CTA_POLICY: _Policy | None = None
+    """`DEFAULT`, `EFFICIENCY` or `ZERO`, or their numbers from 0: how many thread blocks NCCL prefers for registered
+    buffers. With `launch.registered` copy engines run an all_gather under `ZERO`; simcoll refuses other calls, and
+    `EFFICIENCY`. Without it the variable has no effect."""
+    NCCL_SYM_CTAS: _Channels | None = None
+    """Number of thread blocks of symmetric kernels. Default: as many as the links need."""
+    NCCL_SYM_KERNEL: _Kernels | None = None
+    """Symmetric kernels that NCCL may choose, in the form of NCCL_ALGO (before 2.31: one name). simcoll models those
+    that multicast or reduce in the switch (`AllReduce_AGxLLMC_R`, …), and `ReduceScatter_LL`."""
     NCCL_IB_HCA: str | None = None
     """The NICs to use, by the first letters of their names: `mlx5_0,mlx5_1` (`mlx5_0` is the `nic0` of a system). `=`
     before the list asks for whole names; `^` means all NICs but these. simcoll ignores numbers of ports."""
@@ -250,6 +308,7 @@ class NcclEnv(Model):
     def search(self, system: SystemFile, version: str | None = None) -> SearchSettings:
         """Return the settings of NCCL's graph search on a system, for a release. Raises RefusedError like
         `unused_nics`."""
+        self.check_rack(system)
         sockets = [units.parse(rule.bandwidth, "bandwidth") / 1e9 for rule in system.links if rule.kind == "socket"]
         assumed = socket_GBps(system.cpu.model, version) if system.cpu and system.gpu and sockets else None
         found: dict[str, Any] = {} if self.NCCL_CROSS_NIC is None else {"cross_nic": self.NCCL_CROSS_NIC}
@@ -286,12 +345,32 @@ class NcclEnv(Model):
         """Return the costs of messages between nodes, changed as NCCL_NET_GDR_LEVEL demands."""
         return transport.without_gpudirect() if self.NCCL_NET_GDR_LEVEL else transport
 
+    def _check_ways(self, comm: "Communicator") -> None:
+        """Raise RefusedError for variables that send data over ways that simcoll does not know."""
+        far = PATHS.index(comm.graphs["ring"].type_intra) > PATHS.index(self._p2p_level or comm.p2p_level)
+        if self.NCCL_SHM_DISABLE and far and comm.gpus > 1:
+            why = "GPUs of this machine that do not talk directly would send over their NICs, which is not modelled"
+            raise RefusedError(f"NCCL_SHM_DISABLE=1: {why}; leave it out")
+
+    def check_rack(self, system: SystemFile) -> None:
+        """Raise RefusedError if NCCL_MNNVL_ENABLE=0 divides a node into hosts."""
+        if self.NCCL_MNNVL_ENABLE == 0 and (hosts := hosts_of(system)) > 1:
+            own = f"gpus: {system.counts['gpu'] // hosts}, nodes: {hosts}"
+            cure = f"write its hosts as nodes, e.g. topology: {{system: {system.name}, {own}}}"
+            raise RefusedError(f"NCCL_MNNVL_ENABLE=0: {system.name} is then {hosts} nodes; {cure}")
+
     def applied(self, comm: "Communicator") -> "Communicator":
         """Return the communicator with the effects of all variables but those for `search` and `selection`."""
         from simcoll.nccl.protocols import figures
 
-        least, most = self.NCCL_MIN_NCHANNELS, self.NCCL_MAX_NCHANNELS
-        changed = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}
+        self._check_ways(comm)
+        ctas = self.NCCL_MIN_CTAS, self.NCCL_MAX_CTAS
+        least = max(filter(None, (self.NCCL_MIN_NCHANNELS, ctas[0])), default=None)
+        most = min(filter(None, (self.NCCL_MAX_NCHANNELS, ctas[1])), default=None)
+        changed: dict[str, Any] = {"p2p_level": self._p2p_level, "min_channels": least, "max_channels": most}
+        changed |= {"ctas": ctas if any(ctas) else None, "net_channels": self.NCCL_NCHANNELS_PER_NET_PEER}
+        allowed = symmetric_kernels(self.NCCL_SYM_KERNEL) if self.NCCL_SYM_KERNEL else None
+        changed |= {"symmetric_ctas": self.NCCL_SYM_CTAS or self.NCCL_MAX_CTAS, "symmetric_kernels": allowed}
         buffer, chunk = self.NCCL_BUFFSIZE, self.NCCL_P2P_NET_CHUNKSIZE
         if buffer is not None:  # NCCL's default value counts as unset
             changed["buffer_bytes"] = None if buffer == figures().protocols["Simple"].buffer_bytes else buffer
@@ -300,4 +379,4 @@ class NcclEnv(Model):
             changed["net_chunk_bytes"] = None if chunk == own else chunk
         changed |= {"pxn": False if self.NCCL_PXN_DISABLE else None}
         given = {name: value for name, value in changed.items() if value is not None}
-        return dataclasses.replace(comm, **given) if given else comm  # type: ignore[arg-type]  # each of its own type
+        return dataclasses.replace(comm, **given) if given else comm

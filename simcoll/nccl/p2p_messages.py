@@ -106,7 +106,9 @@ def _each(comm: Communicator, between: int) -> int:
     speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
     near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
     channels = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2
-    if comm.nodes > 1 and comm.nic_GBps:
+    if comm.nodes > 1 and comm.net_channels is not None:
+        channels = comm.net_channels
+    elif comm.nodes > 1 and comm.nic_GBps:
         network = max(1, -(-comm.nic_GBps // figures().network_GBps_a_channel))
         channels = int(network) if comm.gpus == 1 else min(channels, int(network))
     return _power(min(channels, comm.channels))

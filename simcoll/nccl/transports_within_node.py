@@ -79,7 +79,7 @@ def host_links(topology: Topology, comm: Communicator) -> frozenset[int]:
 
 def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
     """Return the topology with a hub on each node in place of the direct links between the GPUs `places`. Return
-    `topology` itself if one of these GPUs has no such link.
+    `topology` itself if such links do not join all these GPUs of a node, as bridges between pairs do not.
 
     NCCL's channels together fill all links of a GPU. So a call uses all links at once, whichever peer each leads to.
     simcoll does not know the order in which a channel visits the GPUs.
@@ -89,7 +89,11 @@ def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
         of_node[topology.node_of(place)].add(place)
     every = set(places)
     direct = [(u, v) for u, v in topology.links if u in every and u != v and v in of_node.get(topology.node_of(u), ())]
-    if {u for u, _ in direct} != every:
+    if {u for u, _ in direct} != every:  # also if each GPU is alone on its node
+        return topology
+    joined = Wiring()
+    joined.fill(((place, {}) for place in places), ((u, v, topology.link(u, v)) for u, v in direct))
+    if any(joined.reached(next(iter(own))) != own for own in of_node.values()):
         return topology
     wiring = topology.rewired()
     out: dict[str, list[Link]] = defaultdict(list)

@@ -16,7 +16,7 @@ from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, wrong
-from simcoll.nccl.algorithm_names import MESSAGES
+from simcoll.nccl.algorithm_names import MESSAGES, TunedCollective
 from simcoll.schedule.names import NcclAlgorithm, Protocol
 
 Library = Literal["nccl", "rccl"]
@@ -102,6 +102,24 @@ class Sockets(Model):
     GBps: float
 
 
+class SymmetricFigures(Model):
+    """Figures of symmetric kernels: us without data and GiB/s at most, by protocol, and GiB/s of a block."""
+
+    LL: tuple[float, float]
+    Simple: tuple[float, float]
+    block: float
+
+
+class CopyEngines(Model):
+    """Figures of copy engines: us of a call and us more for each rank, by itself and in a CUDA graph; GB/s; bytes from
+    which NCCL takes them without being asked."""
+
+    launched: tuple[float, float]
+    graph: tuple[float, float]
+    GBps: float
+    by_itself_from: int | None = None
+
+
 class NcclConstants(Constants):
     """The constants of a release of NCCL. The file `nccl.yaml` has the meaning of its rules."""
 
@@ -120,6 +138,8 @@ class NcclConstants(Constants):
     correction: Mapping[Protocol, tuple[float, ...]]
     corrects_nvls_tree: bool
     nvls_channels: Mapping[Generation, tuple[NvlsChannels, ...]]
+    symmetric: Mapping[TunedCollective, Mapping[Generation, SymmetricFigures]]
+    copy_engines: Mapping[Generation, CopyEngines]
 
 
 class RcclConstants(Constants):
@@ -181,6 +201,15 @@ def newer_than_known(version: str, library: Library = "nccl") -> str | None:
     if numbers(version) <= numbers(newest):
         return None
     return f"{library.upper()} {version}{_UNKNOWN}{newest}, the newest known, are used"
+
+
+_NEEDS_UNKNOWN: Final[Mapping[str, str]] = {"cdna4": "RCCL of ROCm 7, without which these GPUs do not run,"}
+
+
+def newer_chip(generation: str, library: Library) -> str | None:
+    """Return a warning for GPUs that no known release of the library serves; None for others."""
+    needed = _NEEDS_UNKNOWN.get(generation)
+    return f"{needed}{_UNKNOWN}{read(library).newest}, the newest known, are used" if needed else None
 
 
 def unknown_first(notes: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -131,10 +131,10 @@ class ModelErrors(Model):
 
 
 class Setting(NamedTuple):
-    """The properties of a call on which the model's error depends. `place` is the profile of its NICs, or, on one node,
-    the kind of links between GPUs. `busy` is the share of time in which its busiest link carries data. `launch` is
-    `Launch.way`: a launch by graph, or by one process for all GPUs, takes a different time, which is most of the time
-    of a small call. `lent`: the costs of GPUs were fitted to another model of GPU."""
+    """The properties of a call on which the model's error depends. `place` is the kind of links between GPUs, or on
+    several nodes the profile of its NICs, which decides nothing. `busy` is the share of time in which its busiest link
+    carries data. `launch` is `Launch.way`: a launch by graph, or by one process for all GPUs, takes a different time,
+    which is most of the time of a small call. `lent`: the costs of GPUs were fitted to another model of GPU."""
 
     collective: str
     nodes: int
@@ -147,13 +147,14 @@ class Setting(NamedTuple):
 def cells_of(setting: Setting) -> Iterator[str]:
     """Yield the names of the cells (classes of similar calls) to which a call belongs, the narrowest first; each name
     ends with the zone of `busy` (see ZONES). A special `launch` adds a still narrower cell, unless links are busy.
+    Between nodes sites with NICs of one kind differ as much as sites with others, so NICs have no cells.
 
     >>> list(cells_of(Setting("all_reduce", 1, "nvlink", 0.01, launch="graph")))
     ['graph on one node, to 20 % busy', 'one node, nvlink, own costs, rings, to 20 % busy', \
 'one node, nvlink, own costs, to 20 % busy', 'one node, nvlink, to 20 % busy', 'one node, own costs, to 20 % busy', \
 'one node, to 20 % busy']
-    >>> list(cells_of(Setting("all_to_all", 4, "efa", 0.9)))[:3]
-    ['more nodes, efa, pairs, above', 'several nodes, efa, above', 'more nodes, pairs, above']
+    >>> list(cells_of(Setting("all_to_all", 4, "efa", 0.9)))
+    ['more nodes, pairs, above', 'several nodes, pairs, above', 'several nodes, above']
     """
     reach = {1: "one node", 2: "two nodes"}.get(setting.nodes, "more nodes")
     collective, place, zone = setting.collective, setting.place, zone_of(setting.busy)
@@ -167,8 +168,6 @@ def cells_of(setting: Setting) -> Iterator[str]:
         yield from (f"{reach}, {each}, {zone}" for each in around)
         yield f"{reach}, {zone}"
         return
-    yield f"{reach}, {place}, {family}, {zone}"
-    yield f"several nodes, {place}, {zone}"
     yield f"{reach}, {family}, {zone}"
     yield f"several nodes, {family}, {zone}"
     yield f"several nodes, {zone}"

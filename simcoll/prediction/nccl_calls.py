@@ -18,6 +18,7 @@ from simcoll.config.grouping import grouped
 from simcoll.config.lru import LruCache
 from simcoll.config.numpy_helpers import Numbers, distinct, numbers_of, sorted_out
 from simcoll.engine.program import Program
+from simcoll.engine.streamed import check_steps
 from simcoll.engine.timing_model import PS_PER_S, Index, Params
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names, call_choice, tuner
@@ -36,6 +37,7 @@ from simcoll.scenario.profile import PCIE, CostSetting, ModelSpec, Profile, load
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.variability import matching
 from simcoll.schedule.names import Protocol
+from simcoll.schedule.schedule import StreamedSchedule
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import node_file
 from simcoll.topology.routing import Route
@@ -512,7 +514,9 @@ class NcclChannel(GpuCall):
     @cached_property
     def _of_nics(self) -> list[tuple[tuple[str, ...], Numbers, Numbers]]:
         """Return for each NIC of a node that the call uses: the devices of ranks in its channels, and their routes."""
-        src, dst = pairs_of(source_of(self.point, self.rated, self.places).source)
+        source = source_of(self.point, self.rated, self.places).source
+        check_steps(self.nics * (source.transfers if isinstance(source, StreamedSchedule) else len(source)))
+        src, dst = pairs_of(source)
         apart = src != dst
         entered, found = set[bytes](), list[tuple[tuple[str, ...], Numbers, Numbers]]()
         for turn in range(self.call.communicator.gpus):
@@ -598,6 +602,8 @@ class NcclExecutor(PlainExecutor):
             between=least_between(rated, places),
             left=scenario.env.selection,
             registered=_registered(scenario, comm.gpus, self.release(scenario)),
+            graph=scenario.launch.graph,
+            zero=scenario.env.NCCL_CTA_POLICY == "ZERO",
             switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
         )
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
@@ -675,11 +681,15 @@ def _is_usual(call: NcclCall, env: NcclEnv) -> bool:
 
 
 def _registered(scenario: Scenario, gpus: int, release: str | None) -> bool:
-    """Whether NCCL's symmetric kernels run the call: buffers are windows of all ranks, and floats are summed."""
-    asked, summed = scenario.launch, adds(scenario.dtype, scenario.op)
+    """Whether NCCL's symmetric kernels run the call: buffers are windows of all ranks, and what is added are floats.
+    Buffers that NCCL registers by itself were seen to matter for all_reduce only."""
+    asked, summed = scenario.launch, scenario.collective == "all_gather" or adds(scenario.dtype, scenario.op)
     one_process = asked.graph and asked.gpus_per_process in ("all", gpus)
-    by_itself = one_process and gpus > 1 and registered_by_itself(release)
-    return summed and (by_itself if asked.registered is None else asked.registered)
+    by_itself = scenario.collective == "all_reduce" and one_process and gpus > 1 and registered_by_itself(release)
+    registered = by_itself if asked.registered is None else asked.registered
+    if registered and (policy := scenario.env.NCCL_CTA_POLICY) == "EFFICIENCY":
+        raise RefusedError(f"NCCL_CTA_POLICY={policy} with registered buffers is not modelled; leave out one of them")
+    return summed and registered
 
 
 def least_between(rated: Topology, places: Sequence[str]) -> int:

@@ -918,6 +918,10 @@ def test_a_bandwidth_that_tells_no_time():
     head = "collective,ranks,size_bytes,"
     assert "busbw_GBps (10^9 bytes a second) or busbw_Gbps" in complaints(f"{head}busbw_gbps\nall_reduce,2,8,1\n")[0]
     assert "busbw: gives no time" in complaints(f"{head}busbw\nall_reduce,2,8,0\n")[0]
+    (complaint,) = complaints(f"{head}time_us,busbw\nall_reduce,16,8589934592,64.4,250\nall_reduce,16,2000,15,0.25\n")
+    assert (
+        complaint.startswith("t.csv:2:") and "64.4 us contradict busbw 250 GB/s, by which it took 64424.5" in complaint
+    )
 
 
 def test_runs_on_different_hosts_are_kept_apart(tmp_path: Path):

@@ -77,6 +77,7 @@ def test_the_matrix_of_a_shipped_system_gives_its_times(name: str, tmp_path: Pat
         ("NV4", 4, "hgx-a100-4", False), ("NV4", 4, "dgx-a100", False), ("NV6", 4, "gh200-4", False),
         ("NV6", 4, "hgx-h100", False), ("NV2", 4, "dgx1-v100", False), ("NV4", 3, "dgx-a100", False),
         ("NV12", 2, "dgx-a100", True), ("NV8", 8, "dgx-a100", True), ("NV8", 8, "hgx-h100", True),
+        ("NV6", 16, "dgx1-v100", True),
         ("NV18", 2, "hgx-h100", True), ("NV8", 4, "hgx-h100", True),
     ],
 )  # fmt: skip
@@ -86,6 +87,20 @@ def test_a_mesh_is_a_mesh(cells: str, gpus: int, assumed: str, switched: bool):
     rows = [" ".join([a, *("X" if a == b else cells for b in names)]) for a in names]
     sketch = nvidia_smi.read("\n".join([" ".join(names), *rows]), "x", assumed)
     assert bool(sketch.counts["nvswitch"]) == switched
+
+
+def test_bridges_between_pairs_are_no_mesh(tmp_path: Path):
+    """A ring over GPUs of which NVLink joins only pairs goes over PCIe between them, and is no faster."""
+    cells = {"01": "NV4", "10": "NV4", "23": "NV4", "32": "NV4"}
+    rows = [
+        [f"GPU{a}", *("X" if a == b else cells.get(f"{a}{b}", "SYS") for b in range(4)), f"0-{a}", f"{a // 2}"]
+        for a in range(4)
+    ]
+    text = "\n".join(map("\t".join, [["", *(f"GPU{b}" for b in range(4)), "CPU Affinity", "NUMA Affinity"], *rows]))
+    path, _ = brought(tmp_path, text, "--assume", "a40-pcie")
+    asked = ["predict", "all_reduce", "--algorithm", "ring", "--size", "1 GiB", "--json", "--on"]
+    for on, most in ((path, 24), ("h100-nvl", 48)):
+        assert simcoll(*asked, on).json["points"][0]["busbw_GBps"] <= most
 
 
 def test_nvlinks_of_a_virtual_machine_lead_to_its_switch(tmp_path: Path):
@@ -209,7 +224,7 @@ def test_each_choice_may_be_assumed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "assumed", "why"),
     [
-        (foreign.MATRIX, "dgx1-v100", "pairs have NV12, and there NV2 at most"),
+        (foreign.MATRIX, "dgx1-v100", "pairs have NV12, and a GPU there has 6 NVLinks"),
         (foreign.MATRIX, "l40s-pcie", "it has NVLinks"),
         (foreign.MATRIX, "mi300x", "GPUs of NVIDIA"),
         (foreign.OLD_MATRIX, "dgx-a100", "pairs differ in NVLinks"),

@@ -523,6 +523,20 @@ TABLES: Final[dict[str, tuple[str, dict[str, object], list[tuple[str, int, int, 
 """,
         {"ranks": 32}, [("all_reduce", 32, 1024, 125.0)],
     ),
+    "osu, all to all by NCCL": (
+        "[1,0]<stdout>:# OSU NCCL All-to-All Personalized Exchange Latency Test v7.5\n"
+        "[1,0]<stdout>:# Datatype: MPI_FLOAT.\n[1,0]<stdout>:# Size       Avg Latency(us)\n[1,0]<stdout>:1024  4.50\n",
+        {"ranks": 4}, [("all_to_all", 4, 4096, 4.5)],
+    ),
+    "imb, non-blocking": (
+        """\
+# Benchmarking Iallgather
+# #processes = 4
+       #bytes #repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]
+         1024         1000        10.00         5.00         5.00         1.00
+""",
+        {}, [("all_gather", 4, 4096, 5.0)],
+    ),
     "osu, barrier": (
         "# OSU MPI Barrier Latency Test v7.0\n# Avg Latency(us)   Min Latency(us)\n    2.41      1.89\n",
         {"ranks": 32}, [("barrier", 32, 0, 2.41)],

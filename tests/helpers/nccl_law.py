@@ -39,7 +39,7 @@ SWITCHED = ("dgx-a100", "hgx-h100", "hgx-b200")  # every pair of GPUs has two li
 PLAIN = ("own", "turn", "load", "reach", "saved", "spread")  # shares
 ITEM = 4  # bytes of a float32
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
-DATA = {"LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
+DATA = {"LL": 0.5, "LL128": 120 / 128, "Simple": 1.0}  # of each line, where links are what limits
 THREADS_GET = {"LL": 8, "LL128": 8, "Simple": 64}  # bytes at a time
 
 
@@ -146,7 +146,11 @@ class Law:
         self.steps = {"all_reduce": 2 * (n - 1)}.get(collective, n - 1)
         self.at_once = threads * THREADS_GET[protocol]
         self.by_links = protocol != "LL"
-        self.speed = round(speed * (KEPT * (DATA[protocol] / self.channels)) if self.by_links else speed * KEPT)
+        shared = speed * (KEPT * (DATA[protocol] / self.channels))
+        if not self.by_links:  # blocks set the pace, unless links do not carry that much with its flags
+            paced = self.step * 10**12 / max(1, self.block["hop"] + self.handled(self.step))
+            shared = speed * KEPT if paced <= shared else shared
+        self.speed = round(shared)
 
     def handled(self, nbytes: int) -> int:
         """How long a block is at so many bytes."""

@@ -75,14 +75,15 @@ def test_few_groups_are_drawn_to_what_is_known(own: float, groups: int, known: f
 
 
 def test_cells_widen() -> None:
-    """A cell with many clusters is its own; an unknown one has the error of what is around it."""
+    """A cell with many clusters is its own; an unknown one has the error of what is around it. NICs have no cells."""
     call = Setting("all_gather", 2, "efa", 0.4)
     narrow, *_, wide = cells_of(call)
     cells = {wide: CellErrors(error=0.4, clusters=5), narrow: CellErrors(error=0.1, clusters=1000)}
     known = ModelErrors(noise=0.02, outliers=0, left_out=LEFT_OUT, nodes=16, cells=cells)
     assert error_of(call, known) == pytest.approx(0.1, abs=0.01)
-    other = error_of(call._replace(place="carrier pigeons"), known)
+    other = error_of(call._replace(collective="all_to_all"), known)
     assert other == pytest.approx(0.4, abs=0.05)
+    assert error_of(call._replace(place="carrier pigeons"), known) == error_of(call, known)
     assert next(cells_of(call._replace(launch="graph"))).startswith("graph on ")
 
 

@@ -27,7 +27,9 @@ NODE_COUNTS: Final = 3  # of a cluster, from which on two are left where one is 
 def samples_of(rows: Sequence[ClusterRow]) -> list[ClusterSamples]:
     """Return each cluster's rows on several nodes, ready to be timed under other costs of their network."""
     found = []
-    for name, own in grouped([row for row in rows if row.nodes > 1], lambda row: row.cluster).items():
+    for name, own in grouped(
+        [row for row in rows if row.nodes > 1 and not row.judges_only], lambda row: row.cluster
+    ).items():
         samples, _ = rows_to_fit.of_pairs([(row.row, row.point.scenario) for row in own])
         found.append(ClusterSamples(name, own[0].place, samples, load_profile(own[0].point.scenario.profile)))
     return found

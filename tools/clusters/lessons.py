@@ -20,8 +20,7 @@ HELD: Final = 0.9  # the share of rows within an error, as intervals hold it
 def learnt(rows: Sequence[ClusterRow], left_out: Mapping[Kind, float] | None = None) -> ModelErrors:
     """Return how far the model errs on clusters, for each cell (class of similar calls, see `prediction.confidence`).
 
-    For calls on several nodes the errors are those of predictions without the cluster (`left_out`). Only the narrowest
-    cell also counts errors with the cluster, and only for a network that no other cluster has.
+    For calls on several nodes the errors are those of predictions without the cluster (`left_out`).
 
     A cell's error is not exceeded by the share HELD of its rows; each cluster with enough rows has equal weight. So a
     row of another, similar cluster stays below it with this probability. No error is below the noise of one machine.
@@ -58,7 +57,7 @@ def _errors(rows: Sequence[ClusterRow]) -> dict[str, dict[str, list[float]]]:
     for row in rows:
         names = list(confidence.cells_of(row.setting))[: 1 if confidence.has_own_cell(row.setting) else None]
         if missed := row.left_out:
-            names = names[:1] if row.kin != row.place else []
+            names = []
             for name in confidence.cells_of(missed[0]):
                 cells[name][row.cluster].append(abs(missed[1]))
         for name in names:

@@ -52,7 +52,7 @@ LEAST_ROWS: Final = 6  # of a fit: fewer say nothing of a dozen parameters
 class KnownCluster(Model):
     """A cluster: patterns of the columns `table` or `system` that select its rows, and the shipped system that stands
     for it. `lacks` (Markdown) says what the model lacks for it on one node, as its errors show; `outside` says the same
-    for rows outside their intervals."""
+    for rows outside their intervals. `judges_only`: no transport is fitted to the rows."""
 
     name: str
     rows: tuple[str, ...]
@@ -60,6 +60,7 @@ class KnownCluster(Model):
     set: tuple[str, ...] = ()
     lacks: str = ""
     outside: str = ""
+    judges_only: bool = False
 
 
 class ClusterFile(Model):
@@ -91,6 +92,7 @@ class ClusterRow:
     lent: bool = False
     lacks: str = ""
     outside: str = ""
+    judges_only: bool = False
     region: str = ""
     ends: tuple[float, float] | None = None
     left_out_us: float | None = None
@@ -201,7 +203,7 @@ def _predicted(
         binding = busiest_link(prediction)
         where, busy = place(prediction), binding.busy if binding else 0.0
         took = prediction.time_ps / 1e6
-        more = lent(prediction), cluster.lacks, cluster.outside
+        more = lent(prediction), cluster.lacks, cluster.outside, cluster.judges_only
         found.append(ClusterRow(cluster.name, row, points[0], where, busy, took, seen, gpus_seen, *more))
     for why, count in refused.items():
         tell(f"left out: {count} rows of {cluster.name}: {why}")

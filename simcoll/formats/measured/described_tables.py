@@ -168,7 +168,7 @@ def _row(
     ranks = facts.get("ranks") or given.get("ranks", ("", None))[0] or (str(*inferred) if len(inferred) == 1 else "")
     if not ranks:
         raise InputError([unsaid("ranks", place)])
-    n = int(ranks)
+    n = max(1, int(ranks[:9]))  # other numbers are refused later, with their place
     whole = algbw or (busbw / float(contract.busbw(n)) if contract.busbw(n) else 0.0)
     scales = next((_units(column.unit) for column in values if column.name == "size_bytes"), [1.0])
     usual = n if name in form.parts else 1
@@ -176,7 +176,7 @@ def _row(
     near = [each for each in options if abs(whole * time * 1e3 / each - 1) < _NEAR] if size else []
     row = {"collective": name, "ranks": ranks, "size_bytes": f"{(near or options)[0]:.0f}", "time_us": f"{time:.10g}"}
     row |= {column: f"{number[column]:.10g}" for column in ("time_us_min", "time_us_max", "runs") if number.get(column)}
-    row |= {fact: facts[fact] for fact in ("nodes", "dtype") if fact in facts}
+    row |= {fact: facts[fact].lower() for fact in ("library", "nodes", "dtype") if fact in facts}
     row |= {column.name: word[0] for column, word in values.items() if column.name == "dtype"}
     places = {column.name: Place(place.source, place.line, word.start() + 1) for column, word in values.items()}
     if len(inferred) == 1 and "ranks" not in {**facts, **given}:

@@ -259,11 +259,28 @@ def scattered(rows: Iterable[MeasuredRow]) -> str | None:
     return f"{points} are {where}, and their median counts: give runs of different states one by one"
 
 
-def _of_bandwidth(values: Mapping[str, Any], bandwidth: tuple[str, str]) -> str:
-    """Return the time (us) of a call from its `algbw` or `busbw` in GB/s, given as (name, number)."""
-    name, number = bandwidth
-    factor = float(COLLECTIVES[values["collective"]].busbw(values["ranks"])) if name == "busbw" else 1.0
-    return f"{values['size_bytes'] * factor / float_of(number) / 1e3:.10g}" if float_of(number) > 0 else "0"
+def _timed_by_bandwidth(values: dict[str, Any], said: LocatedCells) -> list[Diagnostic]:
+    """Set the time of a row that has `algbw` or `busbw` (GB/s) in place of a time. Return a mistake for a bandwidth
+    that gives no time, or that contradicts the time."""
+    column = next((each for each in ("algbw", "busbw") if each in said), None)
+    if column is None or values.get("collective") not in COLLECTIVES or not {"ranks", "size_bytes"} <= values.keys():
+        return []
+    text, place = said[column]
+    factor = float(COLLECTIVES[values["collective"]].busbw(values["ranks"])) if column == "busbw" else 1.0
+    try:
+        told = values["size_bytes"] * factor / float_of(text) / 1e3
+    except (ValueError, ZeroDivisionError):
+        told = 0.0
+    if "time_us" in values:
+        if told <= 0 or 0.5 < values["time_us"] / told < 2:
+            return []
+        problem = f"{values['time_us']:.6g} us contradict {column} {text} GB/s, by which it took {told:.6g}"
+        return [Diagnostic(problem, "check units: us, GB/s, bytes", "time_us", said.get("time_us", said[column])[1])]
+    said["time_us"] = f"{told:.10g}", place
+    if not 0 < told < math.inf:
+        return [Diagnostic("gives no time", "write a bandwidth above 0, in GB/s", column, place)]
+    values["time_us"] = told
+    return []
 
 
 def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -> MeasuredRow | None:
@@ -280,17 +297,8 @@ def _row(cells: LocatedCells, given: LocatedCells, mistakes: list[Diagnostic]) -
         problem = f"{nodes} nodes are more than the {values['ranks']} ranks that ran on them"
         place = {**given, **said}["nodes"][1]
         mistakes.append(Diagnostic(problem, "write the number of machines that had a rank", "nodes", place))
-    if "time_us" not in {**given, **said} and len(mistakes) == before and (by := {"algbw", "busbw"} & said.keys()):
-        try:
-            said["time_us"] = (
-                _of_bandwidth(values, *((each, said[each][0]) for each in sorted(by)[:1])),
-                said[min(by)][1],
-            )
-            values["time_us"] = normal("time_us", said["time_us"][0])
-        except (ValueError, KeyError):
-            mistakes.append(
-                Diagnostic("gives no time", "write a bandwidth above 0, in GB/s", min(by), said[min(by)][1])
-            )
+    if len(mistakes) == before:
+        mistakes += _timed_by_bandwidth(values, said)
     missing = [column for column in REQUIRED if column not in said and column not in given]
     beside = next(iter(cells.values()), nowhere)  # a missing cell is named by the place of its row
     mistakes += [Diagnostic("is missing", "write a value", c, cells.get(c, beside)[1]) for c in missing]

@@ -328,7 +328,7 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
         return None
     parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
     others = "".join(f"(?:{part})?" if "redop" in part else part for part in parts)  # blank in some versions
-    return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>[0-9]+){others}(?!\S)"), tail)
+    return _Test(place, before, re.compile(rf"(?<!\S)(?P<size>[0-9]{{1,18}}){others}(?!\S)"), tail)
 
 
 def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tuple[str, Place | None]]) -> None:

@@ -21,8 +21,8 @@ from simcoll.topology.wiring import GPU_LINKS
 
 NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}
 """GB/s of one NVLink and one direction by compute capability, as NCCL 2.30 counts it (topo.h)."""
-_NVLINKS: Final = {60: 4, 70: 6, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
-"""Number of NVLinks of a GPU by compute capability, by NVIDIA's data sheets (P100, V100, A100, A40, H100, B200)."""
+NVLINKS: Final = {60: 4, 70: 6, 75: 2, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
+"""Number of NVLinks of a GPU by compute capability, by data sheets (P100, V100, RTX 8000, A100, A40, H100, B200)."""
 _SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 80: "dgx-a100", 86: "l40s-pcie", 89: "l40s-pcie", 90: "hgx-h100",
                    100: "hgx-b200", 103: "hgx-b300", 120: "rtx-pro-6000"}  # fmt: skip
 
@@ -102,7 +102,7 @@ class LenderSystem:
         a GPU lead to each other GPU; else the pairs share these links."""
         if count in nvlinks(self.file):
             return "nvswitch" in self.file.counts
-        return count * (gpus - 1) > _NVLINKS[max((known for known in _NVLINKS if known <= self.capability), default=70)]
+        return count * (gpus - 1) > NVLINKS.get(self.capability, 0)
 
     @property
     def cable(self) -> LinkText:

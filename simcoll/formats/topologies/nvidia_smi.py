@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from simcoll.errors import InputError, Place
-from simcoll.formats.topologies._sketch import LenderSystem, Sketch, lender, nvlinks
+from simcoll.formats.topologies._sketch import NVLINKS, LenderSystem, Sketch, lender, nvlinks
 from simcoll.topology.machine_files import SystemFile
 
 MOST_DEVICES: Final = 160  # of one matrix; 72 GPUs with a NIC each are 144
@@ -146,7 +146,7 @@ def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
         assumed,
         problem,
         lambda file: _nvidia(file) and nvlinks(file) == counts and file.counts.get("gpu", 0) >= len(matrix.gpus),
-        lambda file: _contradiction(counts, nvlinks(file)) if _nvidia(file) else "nvidia-smi lists GPUs of NVIDIA",
+        lambda file: _contradiction(counts, file) if _nvidia(file) else "nvidia-smi lists GPUs of NVIDIA",
     )
 
 
@@ -154,13 +154,14 @@ def _nvidia(file: SystemFile) -> bool:
     return file.gpu is not None and file.gpu.vendor == "nvidia"
 
 
-def _contradiction(counts: Collection[int], known: Collection[int]) -> str:
-    """Return in words how the matrix's numbers of NVLinks (`counts`) contradict those of a machine (`known`); empty if
-    they do not, e.g. for a variant with fewer links."""
-    if bool(counts) != bool(known):
-        return "it has no NVLinks" if known else "it has NVLinks"
-    if counts and max(counts) > max(known):
-        return f"pairs have NV{max(counts)}, and there NV{max(known)} at most"
+def _contradiction(counts: Collection[int], file: SystemFile) -> str:
+    """Return in words how the matrix's numbers of NVLinks (`counts`) contradict those of a machine; empty if they do
+    not, e.g. for a variant with other links between the same GPUs."""
+    known, most = nvlinks(file), NVLINKS.get((file.gpu.compute_capability if file.gpu else None) or 0, 0)
+    if known and not counts:
+        return "it has no NVLinks"
+    if counts and max(counts) > most:
+        return f"pairs have NV{max(counts)}, and a GPU there has {most} NVLinks" if most else "it has NVLinks"
     if len(counts) > 1 and len(known) == 1:
         return "pairs differ in NVLinks, and there all have as many"
     return ""

@@ -54,6 +54,8 @@ def _parse(text: str, source: str) -> Matrix:
     tables = {
         title[1].lower(): _table(lines, i, source) for i, line in enumerate(lines) if (title := _TITLE.search(line))
     }
+    if "link type" not in tables:
+        raise InputError(f"{source}: no matrix of link types", _CURE)
     kinds, hops = tables["link type"], tables.get("hops", {})
     gpus = tuple(dict.fromkeys(a for a, _ in kinds))
     cells = {pair: "XGMI" if kind == "XGMI" and hops.get(pair, "1") == "1" else "SYS" for pair, kind in kinds.items()}
