@@ -134,23 +134,28 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """Return the rows of all steps that send a `wanted` slot, and the step number of each row. `wanted`: a bool per
-        slot. Each row moves one slot (`by_slot`). The step numbers never decrease."""
+        """Return the rows of all steps that send a `wanted` slot, cut to rows of one slot, and the step number of each
+        row. `wanted`: a bool per slot. The step numbers never decrease."""
         step, chosen = self.first, np.flatnonzero(wanted)
         stride = math.gcd(self.shift, self.span)
+        if (step.count > stride).any():  # a run meets a slot in several steps
+            return self.by_slot().carrying(wanted)
         period = self.span // stride
-        within = chosen[None, :] - self.base[:, None]
-        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # slots that each row's slot has to advance
-        row, column = np.nonzero((within >= 0) & (within < self.span) & (apart % stride == 0))
+        ahead = chosen[None, :] - step.src_slot[:, None]  # from each run's first slot to the wanted one
+        place = ahead % stride  # in the run, when the run carries the wanted slot
+        within = chosen[None, :] - place - self.base[:, None]
+        row, column = np.nonzero((within >= 0) & (within < self.span) & (place < step.count[:, None]))
+        place, apart = place[row, column], (ahead - place)[row, column] % self.span
         inverse = pow(self.shift // stride, -1, period) if period > 1 else 0
-        when = apart[row, column] // stride * inverse % period
+        when = apart // stride * inverse % period
         times = np.maximum(0, -(-(self.times - when) // period))
-        row = np.repeat(row, times)
-        when = np.repeat(when, times) + period * (np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times))
+        row, place, when = (np.repeat(each, times) for each in (row, place, when))
+        when = when + period * (np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times))
         order = np.lexsort((row, when))
-        row, when = row[order], when[order]
-        rows = step.taken(row)
-        src_slot, dst_slot = replace(self, first=rows, base=self.base[row])._slots(when)
+        row, place, when = row[order], place[order].astype(np.int32), when[order]
+        rows, single = step.taken(row), np.ones(len(row), np.int32)
+        rows = rows._replace(src_slot=rows.src_slot + place, dst_slot=rows.dst_slot + place, count=single)
+        src_slot, dst_slot = replace(self, first=rows, base=self.base[row] + place)._slots(when)
         return when, rows._replace(src_slot=src_slot, dst_slot=dst_slot)
 
     def taken(self, rows: NDArray[Any]) -> Repeat:
