@@ -91,7 +91,7 @@ def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
     direct = [(u, v) for u, v in topology.links if u in every and u != v and v in of_node.get(topology.node_of(u), ())]
     joined = Wiring()
     joined.fill(((place, {}) for place in places), ((u, v, topology.link(u, v)) for u, v in direct))
-    if any(joined.reached(next(iter(own))) != own for own in of_node.values()):
+    if not direct or any(joined.reached(next(iter(own))) != own for own in of_node.values()):
         return topology
     wiring = topology.rewired()
     out: dict[str, list[Link]] = defaultdict(list)
