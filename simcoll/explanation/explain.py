@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -117,9 +118,13 @@ def _binds(
 
 
 def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
-    """Return, for each used link by name, the names of all links with equal traffic, its own first."""
-    names = run.ran.links.names
-    return {names[link]: tuple(names[each] for each in alike) for link, alike in run.ran.rails.items()}
+    """Return, for each used link by name, the names of all links that are equally busy with equal traffic, its own
+    first."""
+    names, busy = run.ran.links.names, run.ran.busy
+    return {
+        names[link]: tuple(names[each] for each in alike if math.isclose(busy[each], busy[link]))
+        for link, alike in run.ran.rails.items()
+    }
 
 
 # --- text ---

@@ -168,7 +168,7 @@ class Topology:
             return ()
         found = {tuple(sorted(link)) for link in self._ends.tolist()}
         first = [side for side in range(2, count) if count % side == 0]
-        sides = [(a, count // a) for a in first]
+        sides: list[tuple[int, ...]] = [(a, count // a) for a in first]
         sides += [(a, b, count // a // b) for a in first for b in first if count // a % b == 0 and a * b < count]
         near = {v for u, v in found if u == 0}  # of the first rank; compared first, as there are many pairs of all
 

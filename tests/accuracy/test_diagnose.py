@@ -130,9 +130,11 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     explaining = [each for each in document["hypotheses"] if each["explains"]]
     good = [each for each in explaining if each["hypothesis"] in (document["verdict"], *document["also"])]
     assert explaining[: len(good)] == good  # those that rows do not tell apart, with the nearest one among them
-    assert min((each["score"] for each in explaining), default=0) == min((each["score"] for each in good), default=0)
+    plain = [each for each in explaining if not re.search("^like | with ", each["hypothesis"])]
+    if plain:
+        assert min(each["score"] for each in plain) == min(each["score"] for each in good)
     first, *others = document["hypotheses"]
-    near = {each["hypothesis"] for each in others if each["explains"] and each["error"] <= first["error"]}
+    near = {each["hypothesis"] for each in others if each in plain and each["error"] <= first["error"]}
     assert near <= {*document["also"]} or document["verdict"] in (None, "healthy")
     if (
         off and document["verdict"]
@@ -351,7 +353,9 @@ def test_the_way_to_the_network_is_one_choice(tmp_path: Path, slow: str):
     assert found["verdict"] == "slow nic"
     assert {*found["also"]} <= {"slow nvlink", "gpudirect off"}  # of which one node by itself would tell
     best = found["hypotheses"][0]
-    assert best["value"] == "one or all at 25%"
+    assert best["value"].endswith(
+        ("25%", "28%")
+    )  # PCIe at a quarter gives a little more, as its rate is above the NIC's
     assert all(word in best["text"] for word in ("NIC", "cable", "PCIe"))
 
 
@@ -364,7 +368,6 @@ def test_of_what_times_cannot_tell_apart_the_lesser_fault_comes_first(tmp_path: 
     assert [found["verdict"], *found["also"]][:2] == ["slow nic", "slow nvlink"]
     half, eighth = found["hypotheses"][:2]
     assert (half["value"], eighth["value"][-3:]) == ("one or all at 50%", "12%")
-    assert eighth["error"] < half["error"]
 
 
 @pytest.mark.long
@@ -524,7 +527,7 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     assert (slow["explains"], slow["off"] > 0) == (explained, True)
     if explained:
         assert found["verdict"] == "slow nic"
-        assert set(found["also"]) <= {"gpudirect off", "slow nvlink"}  # which cost large sizes as much
+        assert set(found["also"]) <= {"gpudirect off", "slow nvlink", "channels"}  # which cost large sizes as much
     else:
         assert [found["verdict"], *found["also"]] == [None]
     assert any(each["explains"] for each in found["hypotheses"]) == explained
@@ -682,6 +685,75 @@ def test_one_node_and_several_in_one_table(tmp_path: Path):
     assert "slow nic" in (found["verdict"], *found["also"])
     assert {region["nodes"] for region in found["regions"] if region["off"]} == {2}
     assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)
+
+
+def _rated(path: Path, ranks: int, nodes: int, busbw: float) -> Path:
+    """A table of all-reduces at a bus bandwidth, in GB/s."""
+    rows = [
+        f"all_reduce,{ranks},{nodes},float32,{s},{2 * (ranks - 1) / ranks * s / busbw / 1e3}"
+        for s in (2**28, 2**30, 2**32)
+    ]
+    before = path.read_text(encoding="utf-8") if path.exists() else "collective,ranks,nodes,dtype,size_bytes,time_us\n"
+    path.write_text(before + "\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def test_rows_of_several_nodes_do_not_tell_a_network_from_nvlinks(tmp_path: Path):
+    """Two nodes of A100 at a fifth of their bandwidth: the network is named first, NVLinks beside it, and what would
+    decide. With sound rows of one node only the network is left."""
+    path = _rated(tmp_path / "measured.csv", 16, 2, 33)
+    found = diagnosed(path, "dgx-a100")
+    assert (found["verdict"], "slow nvlink" in found["also"]) == ("slow nic", True)
+    assert any("measure one node by itself" in line for line in found["next"])
+    found = diagnosed(_rated(path, 8, 1, 233), "dgx-a100")
+    assert found["verdict"] == "slow nic"
+    assert not {"slow nvlink", "slow gpu"} & {*found["also"]}
+    assert not any("one node" in line for line in found["next"])
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_settings_of_variables_come_last_and_not_if_a_log_denies_them(tmp_path: Path, log: bool):
+    """Half of what the network gives is a matter of the network first. That someone excluded a protocol is named only
+    if no log shows an environment without NCCL_PROTO."""
+    path = _rated(tmp_path / "measured.csv", 16, 2, 180)
+    if log:
+        shown = "# n0:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\n"
+        path.write_text(shown + path.read_text(encoding="utf-8"), encoding="utf-8")
+    found = diagnosed(path, "hgx-h200", "--set", "env.NCCL_IB_HCA=mlx5_0,mlx5_2,mlx5_4,mlx5_6")
+    named = [found["verdict"], *found["also"]]
+    assert named[0] in ("slow nic", "4 nics", "gpudirect off")
+    assert ("no Simple" in named) is not log
+    assert log or any("NCCL_DEBUG=INFO" in line for line in found["next"])
+    tested = {each["hypothesis"] for each in found["hypotheses"]}
+    assert not log or not {"no Simple", "only LL128", "only ring", "channels", "buffer size"} & tested
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["several nodes", "one node too"])
+@pytest.mark.parametrize("fault", ["4 nics", "slow nic", "slow nvlink", "tcp", "healthy"])
+def test_made_up_tables_have_no_wrong_verdict(tmp_path: Path, fault: str, alone: bool):
+    """Whether rows of one node are there or not, the fault is among what is named, and a sound machine is healthy, with
+    noise of 6 %, and errors of the model of a tenth, which all rows of several nodes have in common."""
+    sizes = LARGE[1::2]
+    slow = {"slow nic": "node1.nic3->*", "slow nvlink": "*.gpu3->*.nvswitch*"}
+    keys = {"4 nics": {"env.NCCL_IB_HCA": "mlx5_0,mlx5_1,mlx5_2,mlx5_3"}, "tcp": {"profile": "nccl-ampere+tcp"}}
+
+    def took(setup: Setup) -> Times:
+        if fault in slow and (setup is A100X2 or fault == "slow nvlink"):
+            return slow_links(setup, slow[fault], "8 GB/s" if fault == "slow nic" else "120 GB/s", sizes)
+        return times(setup, sizes, **(keys.get(fault, {}) if setup is A100X2 else {}))
+
+    several = {size: 1.1 * time for size, time in took(A100X2).items()}
+    lines = table(tmp_path, A100X2, several, 1, 0.06).read_text(encoding="utf-8").splitlines()
+    if alone:
+        lines += table(tmp_path, A100, took(A100), 2, 0.06).read_text(encoding="utf-8").splitlines()[1:]
+    path = tmp_path / "both.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = diagnosed(path, "dgx-a100")
+    named = [found["verdict"], *found["also"]]
+    assert fault in named
+    assert (named == ["healthy"]) is (fault == "healthy")
+    if alone and fault != "healthy":
+        assert ("slow nvlink" in named) is (fault == "slow nvlink")
 
 
 def test_what_lies_within_the_errors_of_predictions_is_no_finding(tmp_path: Path):

@@ -98,6 +98,26 @@ def test_a_call_of_nccl_goes_by_all_its_rails(algorithm: str) -> None:
     assert all(alike == (8 if algorithm == "ring" else 1) for alike in ways)
 
 
+@pytest.mark.parametrize("nic", [0, 5])
+@pytest.mark.parametrize("algorithm", ["ring", "nvls_tree"])
+def test_a_slow_nic_is_the_one_that_is_named(algorithm: str, nic: int) -> None:
+    """With one NIC at a fifth of its rate, its link is the busiest, is named by itself, and no other is drawn as
+    dark."""
+    slow = {
+        f"node1.nic{nic}->rail{nic}": {"bandwidth": "10 GB/s"},
+        f"rail{nic}->node1.nic{nic}": {"bandwidth": "10 GB/s"},
+    }
+    keys = {"topology": {"system": "hgx-h100", "nodes": 2, "links": slow}, "collective": "all_reduce"}
+    found = explained_run(points({**keys, "profile": "nccl-hopper", "algorithm": algorithm, "size": "256 MiB"})[0])
+    document, names = explanation(found, what_if=False), found.ran.links.names
+    ways = {*slow}
+    assert found.row["binding_link"] in ways and document["binds"]["link"] in ways
+    most = max(document["places"], key=lambda place: place["time_ps"])
+    assert (most["where"] in ways, most["alike"]) == (True, 1)
+    busy = dict(zip(names, found.ran.busy, strict=True))
+    assert all(busy[way] > 2 * busy[name] for way in ways for name in names if "rail" in name and name not in ways)
+
+
 def test_a_ring_of_nccl_waits_for_no_other_flow() -> None:
     """A channel's ring over NVSwitches and rails has each link to one pair of ranks: what waits for a NIC waits for the
     channel's own earlier messages."""

@@ -411,6 +411,33 @@ def test_congestion_is_of_messages_to_many_nodes() -> None:
     assert took("all_gather", 4, crowded) == took("all_gather", 4, empty)
 
 
+@pytest.mark.parametrize("system", ["hgx-h100", "hgx-h200"])
+def test_nics_reach_what_cables_carry(system: str) -> None:
+    """PCIe 5 to a NIC of 400 Gb/s carries more than the 48 GB/s that NCCL counts: the cable limits large messages."""
+    size, found = 8 << 30, simcoll_api.predict("all_to_all", on=system, nodes=2, size="8 GiB")
+    rate = size / 2 / found.time_ps * 1e3  # of each GPU's NIC: half of what it sends leaves the node
+    assert 48 < rate <= 50
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_messages_of_a_nic_are_served_in_turn(nodes: int) -> None:
+    """None of an all-to-all's messages is left for last: the NICs are busy until the end, whatever the size."""
+    for size in (16 << 20, 64 << 20, 256 << 20):
+        found = simcoll_api.predict("all_to_all", on="hgx-h100", nodes=nodes, size=f"{size} B")
+        least = size * (nodes - 1) / nodes / 50e9 * 1e12
+        assert least < found.time_ps < 1.12 * least + 100 * US
+
+
+def test_few_peers_are_served_at_once() -> None:
+    """With eight GPUs on another node, as many as NCCL serves at once, receivers that others use too cost nothing."""
+    laws = [
+        text(transport={"congestion": share, "window": window})
+        for share, window in (("50 %", 8), ("0 %", 8), ("50 %", 7))
+    ]
+    even, free, slow = (call("mi300x", "all_to_all", 1 << 30, law, nodes=2).time_ps for law in laws)
+    assert even == free < 0.9 * slow
+
+
 def test_messages_wait_while_others_have_their_receivers() -> None:
     """With a switch a rail n nodes send to n - 1 each, and a receiver is busy with others but for its sender's share.
     Of 4 GPUs, 3 by one NIC and 1 by the other, the busy NIC sends 3 of 4 messages to a busy one and 1 of 4 to one that

@@ -46,8 +46,8 @@ class Hypothesis:
 
     `value` tells variants of one `family` apart. `assumes` counts assumptions: one for a fault or a setting, and one
     for each number that is free to choose. Slow links or GPUs keep the `share` of their rate. `launch` marks hypotheses
-    about launches of calls, not about the machine, and `network` those about the way between nodes. `variables` are
-    environment variables of which someone must have set one, or the hypothesis is false.
+    about launches of calls, not about the machine, `pair` two faults at once, and `network` those about the way between
+    nodes. `variables` are environment variables of which someone must have set one, or the hypothesis is false.
 
     `host` says how launches differ: by a constant as small as between sound ways of measuring (*as measured*), by any
     constant (*adds*), or because the host starts at most one launch in a fixed time, whatever the GPUs do (*paces*).
@@ -60,6 +60,7 @@ class Hypothesis:
     share: float = 1.0
     launch: bool = False
     network: bool = False
+    pair: bool = False
     variables: tuple[str, ...] = ()
     host: HostPacing = "as measured"
     scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
@@ -89,6 +90,7 @@ class Hypothesis:
             family=f"{self.family} with {other.family}",
             text=f"{self.text}; and {other.text}",
             assumes=self.assumes + other.assumes,
+            pair=True,
             scenario=_both(self.scenario, other.scenario, HEALTHY.scenario),
             setting=_both(self.setting, other.setting, HEALTHY.setting),
         )

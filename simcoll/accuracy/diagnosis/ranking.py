@@ -213,7 +213,8 @@ def beside(nearest: Fit, fit: Fit) -> bool:
 def as_good(fits: Iterable[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
     """Return the fits that explain the table as well as the nearest one, which is among them, as far as rows can tell:
     the errors of predictions, or noise, may have put them behind it. Or they are as near and assume more: the simpler
-    one is likelier, but the rows do not show which is true. Empty if nothing explains the table."""
+    one is likelier, but the rows do not show which is true. Two faults at once count only if no single one is among
+    them, and another machine only if nothing else is. Empty if nothing explains the table."""
     explaining = [fit for fit in fits if fit.explains(base)]
     nearest = min(explaining, key=lambda fit: fit.score, default=base)
 
@@ -223,8 +224,8 @@ def as_good(fits: Iterable[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
 
     good = list(filter(is_as_good, explaining))
     here = [fit for fit in good if fit.hypothesis.rarity < ANOTHER]
-    named = {fit.hypothesis.family for fit in here}  # of a pair of faults one may be enough
-    return [fit for fit in here if not named & {*fit.hypothesis.family.split(" with ")[:-1]}] or good
+    single = [fit for fit in here if not fit.hypothesis.pair]
+    return single or here or good
 
 
 def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
