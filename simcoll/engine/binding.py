@@ -26,6 +26,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
 BYTES: Final = 350  # of memory for each transfer of a running program; 270 to 380 depending on the hops of its route
+MOVED: Final = 230  # bytes of memory for each slot that transfers of several slots move
 FRAMED: Final = 40  # bytes of memory for each transfer of a frame
 SHARE: Final = 16  # cached frames take at most 1/16 of the memory
 LONG: Final = 1_000_000  # transfers; a longer frame, with the columns that engines add, takes hundreds of MB
@@ -72,6 +73,8 @@ def bind(
     loops = max(1, -(-most // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
     check_room(loops * transfers, f"{loops} loops of {transfers} transfers", *cure)
+    if (moved := int(schedule.count.sum())) > transfers:
+        check_memory(loops * moved * MOVED, f"{loops} loops of transfers of {moved} chunks", *cure)
     slots = params.slots
     if slots and slots >= loops * schedule.most_of_a_pair:  # then no transfer ever waits for a credit
         slots = 0

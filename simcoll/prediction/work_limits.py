@@ -50,11 +50,12 @@ def check_work(scenario: Scenario) -> None:
     if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
         return
     try:
-        # `whole`: no shortcut may run the schedule part by part. Kernels have a channel per peer, streams do not:
-        # either some ranks stand for all, or every rank is run.
+        # `whole`: no shortcut may run the schedule part by part. Kernels have a channel per peer and messages of
+        # several chunks do not stream: either some ranks stand for all, or every rank is run.
         plainly = scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None
         some = make(FEW[0])
-        of_all = (scenario.executed_by is not None or not some.single) and not may_fold(some)
+        folds = may_fold(some) and not _one_by_one(scenario, make(ranks))
+        of_all = (scenario.executed_by is not None or not some.single) and not folds
         whole = plainly or bool(scenario.striking) or of_all
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
