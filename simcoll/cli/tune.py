@@ -76,6 +76,7 @@ def tune(
     """
     from simcoll.config import text_table
     from simcoll.nccl import communicator, graph_search, graph_xml, tuner
+    from simcoll.nccl.tuner_constants import newer_chip
     from simcoll.report.verdicts import of_tuner
     from simcoll.topology import nccl_graphs, topology_builder
 
@@ -105,6 +106,7 @@ def tune(
         source = str(graph_file) if graph_file else held.source if held else graph_search.SOURCES[comm.library]
         rows = _regrets(scenario, table, profile) if profile else []
         document = _document(file.name, source, table)
+        document["note"] = document["note"] or newer_chip(file.gpu.generation if file.gpu else "", comm.library)
         documents.append(document | ({"regret": rows} if profile else {}))
         if not as_json:
             texts += [text_table.remarks_wrapped(_text(file.name, source, table))]

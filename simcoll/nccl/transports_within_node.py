@@ -89,9 +89,11 @@ def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
         of_node[topology.node_of(place)].add(place)
     every = set(places)
     direct = [(u, v) for u, v in topology.links if u in every and u != v and v in of_node.get(topology.node_of(u), ())]
+    if {u for u, _ in direct} != every:  # also if each GPU is alone on its node
+        return topology
     joined = Wiring()
     joined.fill(((place, {}) for place in places), ((u, v, topology.link(u, v)) for u, v in direct))
-    if any(joined.reached(next(iter(own))) != own for own in of_node.values()):
+    if not direct or any(joined.reached(next(iter(own))) != own for own in of_node.values()):
         return topology
     wiring = topology.rewired()
     out: dict[str, list[Link]] = defaultdict(list)

@@ -203,6 +203,15 @@ def newer_than_known(version: str, library: Library = "nccl") -> str | None:
     return f"{library.upper()} {version}{_UNKNOWN}{newest}, the newest known, are used"
 
 
+_NEEDS_UNKNOWN: Final[Mapping[str, str]] = {"cdna4": "RCCL of ROCm 7, without which these GPUs do not run,"}
+
+
+def newer_chip(generation: str, library: Library) -> str | None:
+    """Return a warning for GPUs that no known release of the library serves; None for others."""
+    needed = _NEEDS_UNKNOWN.get(generation)
+    return f"{needed}{_UNKNOWN}{read(library).newest}, the newest known, are used" if needed else None
+
+
 def unknown_first(notes: Iterable[str]) -> tuple[list[str], list[str]]:
     """Divide notes into those that name an unknown release, which belong before the answer, and all others."""
     split = grouped(dict.fromkeys(notes), lambda note: _UNKNOWN in note)

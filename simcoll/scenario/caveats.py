@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from simcoll.errors import InputError
 from simcoll.nccl import algorithm_names
@@ -83,20 +84,19 @@ def _unproved(scenario: Scenario) -> str | None:
 
 
 def _of_gpus(scenario: Scenario) -> SystemFile | None:
-    """Return the system of a scenario that sets a release of NCCL or registered buffers; None if it sets neither, or
-    has no GPUs."""
-    if not (scenario.library_version or scenario.launch.registered):
-        return None
+    """Return the system of a scenario whose calls NCCL or RCCL runs; None for others."""
     system = topology_builder.described(scenario.topology)
-    return system if system and system.gpu else None
+    return system if system and system.gpu and scenario.executed_by is not None else None
 
 
 def _release(scenario: Scenario, system: SystemFile) -> str | None:
-    if not scenario.library_version:
-        return None
-    from simcoll.nccl.tuner_constants import newer_than_known
+    from simcoll.nccl.tuner_constants import newer_chip, newer_than_known
 
-    return newer_than_known(scenario.library_version, "rccl" if system.gpu and system.gpu.vendor == "amd" else "nccl")
+    assert system.gpu is not None
+    library: Literal["nccl", "rccl"] = "rccl" if system.gpu.vendor == "amd" else "nccl"
+    if scenario.library_version:
+        return newer_than_known(scenario.library_version, library)
+    return newer_chip(system.gpu.generation, library)
 
 
 def _windows(scenario: Scenario, system: SystemFile) -> str | None:

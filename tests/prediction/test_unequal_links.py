@@ -126,3 +126,9 @@ def test_a_slow_nvlink_is_felt_wherever_it_is(gpu: int) -> None:
     links = {f"node0.gpu{gpu}->node0.nvswitch0": {"bandwidth": "20 GB/s"}}
     on = {"system": "hgx-h100", "nodes": 2}
     assert took({**on, "links": links}, "all_gather", "ring", "256 MiB") > 3 * took(on, "all_gather", "ring", "256 MiB")
+
+
+def test_a_copy_does_not_stand_for_copies_on_other_links() -> None:
+    """At best, each GPU of a tree still sends its whole buffer: over the one slow link that takes 64 MiB / 50 GB/s."""
+    on = {"system": "gb200-nvl72", "links": {"node0.gpu3->*": {"bandwidth": "50 GB/s"}}}
+    assert took(on, "all_reduce", "tree", "64 MiB", ranks=4, profile="ideal") >= 64 * 2**20 * 20

@@ -25,7 +25,12 @@ def times(on: str | Mapping[str, Any], collective: str = "all_reduce", **keys: A
     ]
 
 
-@pytest.mark.parametrize("name", [*RELATIVES, "mi250x", "dgx-spark"])
+SEARCHED: dict[str, Any] = dict.fromkeys(("gb300-nvl72", "h100-nvl"), pytest.mark.long)  # for seconds, if not cached
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=SEARCHED.get(n, ())) for n in (*RELATIVES, "mi250x", "dgx-spark")]
+)
 def test_every_machine_answers(name: str) -> None:
     """On one node, if that has several GPUs, and on two, by the profile that its file takes, with an interval."""
     for collective, nodes in (("all_reduce", 2), ("all_to_all", 2), ("all_reduce", 1)):
@@ -146,3 +151,10 @@ def test_a_chip_that_was_never_fitted_is_named(on: str, chip: str | None) -> Non
         (known,) = sc.run("all_reduce", on="hgx-h100", size="1 MiB").rows()
         assert row["time_us"] == known["time_us"]
         assert row["high_us"] / row["low_us"] > known["high_us"] / known["low_us"]
+
+
+def test_a_chip_that_no_known_release_serves_is_said_first() -> None:
+    """MI355X run with RCCL of ROCm 7 only, of which no rules are known."""
+    for words in (("predict", "all_reduce", "--on", "mi355x", "--size", "1 MiB"), ("tune", "mi355x")):
+        assert simcoll(*words).out.startswith("RCCL of ROCm 7")
+        assert "ROCm 7" not in simcoll(*(word.replace("mi355x", "mi300x") for word in words)).out
