@@ -10,6 +10,7 @@ nothing; simcoll's links have 1 ns each. Messages to one peer are sent one after
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,8 +68,10 @@ def schedule_of(network: str, collective: str, algorithm: str) -> Schedule:
 def asked(topology: Topology, plan: Schedule) -> Iterator[str]:
     """Yield the lines of input for simgrid_routes.cpp: links, routes and messages."""
     hosts = topology.ranks
-    moved = [row for row in zip(*(column.tolist() for column in plan.columns), strict=True) if row[1] != row[3]]
-    ways = {(a, b): topology.route(hosts[a], hosts[b]) for _, a, _, b, *_ in moved}
+    rows, heads = list(plan.by_slot()), plan.by_slot().heads.tolist()
+    every = [rows[first:end] for first, end in itertools.pairwise([*heads, len(rows)])]  # messages, and own copies
+    moved = [message for message in every if message[0].src != message[0].dst]
+    ways = {(row.src, row.dst): topology.route(hosts[row.src], hosts[row.dst]) for row, *_ in moved}
     yield f"{len(hosts)} {len(topology.links) + len(ways)} {len(ways)} {len(moved)}"
     for bandwidth, latency in zip(topology.bandwidths.tolist(), topology.latencies.tolist(), strict=True):
         yield f"{bandwidth} {latency / 1e12!r}"
@@ -76,11 +79,14 @@ def asked(topology: Topology, plan: Schedule) -> Iterator[str]:
         yield f"{FREE} {(EVEN_PS - sum(int(topology.latencies[link]) for link in way)) / 1e12!r}"
     for number, ((a, b), way) in enumerate(ways.items(), len(topology.links)):
         yield f"{a} {b} {len(way) + 1} {' '.join(map(str, (*way, number)))}"
-    for index, (step, a, slot, b, *_) in enumerate(moved):
-        brought = {i for i, row in enumerate(moved) if row[0] < step and (row[3], row[4]) == (a, slot)}
-        ahead = [i for i, row in enumerate(moved[:index]) if (row[1], row[3]) == (a, b)]
+    written = [{(row.dst, row.dst_slot) for row in message} for message in moved]
+    for index, message in enumerate(moved):
+        step, a, b = message[0].step, message[0].src, message[0].dst
+        read = {(a, row.src_slot) for row in message}
+        brought = {i for i, (row, *_) in enumerate(moved) if row.step < step and not read.isdisjoint(written[i])}
+        ahead = [i for i, (row, *_) in enumerate(moved[:index]) if (row.src, row.dst) == (a, b)]
         before = sorted(brought | {*ahead[-1:]})
-        yield f"{a} {b} {BYTES} {len(before)} {' '.join(map(str, before))}"
+        yield f"{a} {b} {len(message) * BYTES} {len(before)} {' '.join(map(str, before))}"
 
 
 def main() -> int:

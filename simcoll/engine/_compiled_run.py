@@ -163,8 +163,7 @@ class CompiledRun:
         program = self.program
         if not program.arrivals.any():
             return NO_TIMES
-        columns = program.chain, program.schedule
-        adding = program.once("adding", columns, lambda: np.flatnonzero(program.reduce & (program.chain == NONE)))
+        adding = np.flatnonzero(program.adds)
         came = np.zeros(len(program) if len(adding) else 0, np.int64)
         came[adding] = program.arrivals[program.routes.dst[program.way[adding]]]
         return came
@@ -251,15 +250,17 @@ class CompiledRun:
         """Return for each row the rows that wait for it, and the number of conditions that it waits for."""
         program, count, slots = self.program, self.count, self.params.slots
         credit = program.credit if slots and not self.repeated else NO_INDICES
-        columns = tuple(self.gives(program.reads, program.chain, credit, program.channel_before))
-        chain_after, first_reader, next_reader, channel_after = (self.fill(count, NONE) for _ in range(4))
-        credit_after, pending = self.fill(len(credit), NONE), self.fill(count, 0, np.int8)
-        self.loops.run.invert_waits(
-            columns, (first_reader, next_reader, chain_after, credit_after, channel_after), pending
-        )
+        first_read, reads, first_chain, chain = self.gives(*program.reads, *program.chain)
+        first_reader, first_chained = self.fill(count + 1, 0), self.fill(count + 1, 0)
+        readers, chained = self.fill(len(reads), 0), self.fill(len(chain), 0)
+        self.loops.run.invert(first_read, reads, first_reader, readers)
+        self.loops.run.invert(first_chain, chain, first_chained, chained)
+        credit_after, channel_after = self.fill(len(credit), NONE), self.fill(count, NONE)
+        pending, columns = self.fill(count, 0), self.gives(credit, program.channel_before)
+        self.loops.run.invert_waits(first_read, *columns, (credit_after, channel_after), pending)
         turn, later = NO_INDICES, NO_INDICES
         if self.repeated:
-            pending, credit, later = self.repeated_waits(np.asarray(pending, np.int8))
+            pending, credit, later = self.repeated_waits(np.asarray(pending, np.int32))
             pending, credit_after = self.give(pending), self.give(credit)
         if self.params.blocking != "no":
             before = np.asarray(blocking_predecessors(program), np.int32).reshape(count, 2)
@@ -269,15 +270,15 @@ class CompiledRun:
         if self.params.barrier:
             for i in np.flatnonzero(program.step > program.step[:1]).tolist():
                 pending[i] += 1
-        links = (columns[1], chain_after, first_reader, next_reader, credit_after, self.give(later), channel_after)
-        return waits.Successors(*links, self.give(turn)), pending
+        lists = (first_chain, chain, first_chained, chained, first_reader, readers, self.fill(count, NONE))
+        return waits.Successors(*lists, credit_after, self.give(later), channel_after, self.give(turn)), pending
 
     def repeated_waits(self, pending: Array) -> tuple[Array, Array, Array]:
         """Return three columns for a program in loops: the number of conditions that each transfer of each loop waits
         for; for each row the row that may start after its end (its credit); and how many loops later that row runs."""
         repeated, program = self.repeated, self.program
         assert repeated
-        every = np.empty((repeated.loops, len(pending)), np.int8)
+        every = np.empty((repeated.loops, len(pending)), np.int32)
         every[:] = pending
         every[1:] += program.channel_before == NONE  # first rows wait for the last of their channel
         row, later = NO_INDICES, NO_INDICES
@@ -291,7 +292,7 @@ class CompiledRun:
     def tasks(self, pending: Any) -> waits.TaskColumns:
         """Return the columns of tasks. Add 1 to `pending` for each channel's first transfer, as it waits for a task."""
         program, tasks = self.program, self.program.tasks or NO_TASKS
-        columns = program.schedule, program.channel, program.side, program.channel_before, program.chain
+        columns = program.schedule, program.channel, program.side, program.channel_before, program.adds
         known = *columns, tasks.channel, tasks.side, tasks.first
         first, to_do, ends, lists = program.once("tasks", known, lambda: _task_columns(program))
         for i in first.tolist():
@@ -392,7 +393,7 @@ def _task_columns(program: Program) -> tuple[Array, Array, tuple[Array, ...], tu
     index = np.arange(len(program) if count else 0, dtype=np.int32)
     sender, receiver = (tasks.channel[program.channel], tasks.side[program.side]) if count else (index, index)
     first = np.where(program.channel_before == NONE, sender, NONE) if count else index
-    added = np.where(program.reduce & (program.chain == NONE), receiver, NONE) if count else index
+    added = np.where(program.adds, receiver, NONE) if count else index
     to_do = np.ones(count, np.int32)
     for of in (first, receiver):
         to_do += np.bincount(of[of >= 0], minlength=count).astype(np.int32)

@@ -5,21 +5,80 @@ Indices of transfers are int32; −1 means no predecessor.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.numpy_helpers import Array, Numbers
+from simcoll.config.numpy_helpers import Array, Numbers, distinct
 from simcoll.schedule.schedule import Schedule
-from simcoll.schedule.steps import Ints
+from simcoll.schedule.steps import Bools, Ints
 
 NONE: Final = -1
 DENSE: Final = 1 << 22  # entries of a table that is always allowed
 
 
-def versions(schedule: Schedule) -> tuple[Ints, Ints]:
-    """Return for each transfer two earlier transfers, or NONE: the one that wrote the value it reads, and the one that
-    must be complete before it can be complete. They are the columns of `timing_model.Dependencies`."""
+class Edges(NamedTuple):
+    """Transfers that other transfers wait for. Transfer i waits for the earlier transfers
+    `before[first[i]:first[i + 1]]`, in ascending order; `first` has shape (transfers + 1,)."""
+
+    first: Ints
+    before: Ints
+
+    def of(self, i: int) -> list[int]:
+        """Return the transfers that transfer `i` waits for."""
+        found: list[int] = self.before[self.first[i] : self.first[i + 1]].tolist()
+        return found
+
+    def waiting(self) -> Ints:
+        """Return for each entry of `before` the transfer that waits."""
+        return np.repeat(np.arange(len(self.first) - 1, dtype=np.int32), np.diff(self.first))
+
+    @classmethod
+    def between(cls, waiting: Ints, before: Ints, count: int) -> Edges:
+        """Return the edges of `count` transfers: `waiting[k]`, which never decreases, waits for `before[k]`."""
+        first = np.zeros(count + 1, np.int32)
+        np.cumsum(np.bincount(waiting, minlength=count), out=first[1:])
+        return cls(first, before.astype(np.int32, copy=False))
+
+
+class Versions(NamedTuple):
+    """What transfers wait for, as in `timing_model.Dependencies`. `slots`: for each row of `Schedule.by_slot` the row
+    that wrote the value it reads, or NONE. `owner`: the transfer that each of these rows belongs to."""
+
+    reads: Edges
+    chain: Edges
+    adds: Bools
+    slots: Ints
+    owner: Ints
+
+
+def versions(schedule: Schedule) -> Versions:
+    """Return the transfers that each transfer waits for, and the rows that wrote the values of single slots."""
+    rows, transfers = schedule.by_slot(), schedule.transfers
+    reads, chain = _versions_of_slots(rows)
+    adds = rows.reduce & (chain == NONE)
+    if len(rows) == transfers:
+        owner = np.arange(transfers, dtype=np.int32)
+    else:
+        owner = np.cumsum(~rows.joins, dtype=np.int32) - np.int32(1)
+        adds = np.logical_or.reduceat(adds, rows.heads)
+    waits = [_between_transfers(column, owner, transfers) for column in (reads, chain)]
+    return Versions(waits[0], waits[1], adds, reads, owner)
+
+
+def _between_transfers(before: Ints, owner: Ints, count: int) -> Edges:
+    """Return as edges of transfers that row i waits for row `before[i]`, or for no row (NONE)."""
+    there = before != NONE
+    waiting, awaited = owner[there], owner[before[there]]
+    if count < len(owner):
+        waiting, awaited = waiting[waiting != awaited], awaited[waiting != awaited]
+        waiting, awaited = np.divmod(distinct(waiting * np.int64(count) + awaited), max(1, count))
+    return Edges.between(waiting, awaited, count)
+
+
+def _versions_of_slots(schedule: Schedule) -> tuple[Ints, Ints]:
+    """Return for each row of one slot two earlier rows, or NONE: the one that wrote the value it reads, and the one
+    that must be complete before it can be complete."""
     count, step = len(schedule), schedule.step
     who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
     slots, _ = _keys(who, what, schedule.n_slots)
@@ -34,8 +93,8 @@ def versions(schedule: Schedule) -> tuple[Ints, Ints]:
 
 
 def inherited(reads: Ints, kind: Ints) -> Ints:
-    """Return the kind (the index of a size) of the value that each transfer moves. A transfer that reads a rank's input
-    has its own `kind`. Any other transfer has the kind of the transfer that wrote the value (`reads`)."""
+    """Return the kind (the index of a size) of the value that each row moves. A row that reads a rank's input has its
+    own `kind`. Any other row has the kind of the row that wrote the value (`reads`)."""
     source = np.where(reads == NONE, np.arange(len(reads), dtype=np.int32), reads)
     while not np.array_equal(further := source[source], source):
         source = further

@@ -6,6 +6,7 @@ shared by programs of all sizes, rates and latencies.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_limits import check_memory, memory
-from simcoll.config.numpy_helpers import distinct
-from simcoll.engine._dependencies import ahead, inherited, numbered
+from simcoll.config.numpy_helpers import Sets, distinct
+from simcoll.engine._dependencies import Edges, ahead, inherited, numbered, versions
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
-from simcoll.errors import Diagnostic, InputError
+from simcoll.errors import Diagnostic, InputError, TopologyError
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
@@ -65,17 +66,17 @@ def bind(
     """Bind a schedule to a network. Participant p runs on `devices[p]`; `nbytes` is the size of the collective.
     `arrivals` maps late ranks to their arrival in ps; all others arrive at 0. Raises InputError if a size cannot be
     divided into chunks or memory is too small, TopologyError if there is no route."""
-    held = _held(schedule, nbytes, itemsize, weights)
+    held, transfers = _held(schedule, nbytes, itemsize, weights), schedule.transfers
     most = _most_sent(schedule, held)
     piece = piece_bytes(params.chunk, itemsize) or most
     loops = max(1, -(-most // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
-    check_room(loops * len(schedule), f"{loops} loops of {len(schedule)} transfers", *cure)
+    check_room(loops * transfers, f"{loops} loops of {transfers} transfers", *cure)
     slots = params.slots
     if slots and slots >= loops * schedule.most_of_a_pair:  # then no transfer ever waits for a credit
         slots = 0
     # A frame holds its schedule, so no other schedule can get the same id.
-    apart = loops * len(schedule) < LONG  # of a long schedule only the last frame is cached
+    apart = loops * transfers < LONG  # of a long schedule only the last frame is cached
     where = (id(schedule), tuple(devices), network.layout, apart and loops, params.channels, params.channels_by)
     frame = _FRAMES.known(where) if network.layout is not None else None
     if frame is not None and frame.program.loops != loops:
@@ -83,7 +84,7 @@ def bind(
         frame = None
     if frame is None:
         frame = _framed(schedule, network, devices, replace(params, slots=0), loops)
-        if network.layout is not None and loops * len(schedule) <= _FRAMES.most // 3:
+        if network.layout is not None and loops * transfers <= _FRAMES.most // 3:
             _FRAMES.keep(where, frame)
     sizes, kind, memo = frame.sized(held, piece)
     own = {
@@ -108,11 +109,14 @@ def bind(
 @dataclass(frozen=True, eq=False)
 class _Frame:
     """Columns shared by all programs with one schedule, one set of routes and one number of channels. `program` is one
-    of these programs. `reads` holds for each row of the schedule the row that wrote the value it sends. `kinds` caches
-    sizes of transfers by the slot sizes they follow from, `credits` caches the results of `credit` by `slots`."""
+    of these programs, `slots` the schedule by slot. `reads` holds for each row of `slots` the row that wrote the value
+    it sends, `owner` the schedule's transfer that it belongs to. `kinds` caches sizes of transfers by the slot sizes
+    they follow from, `credits` caches the results of `credit` by `slots`."""
 
     program: Program
+    slots: Schedule
     reads: Index
+    owner: Index
     kinds: dict[tuple[bytes, bytes], tuple[Index, Memo]] = field(default_factory=dict)
     credits: dict[int, Index] = field(default_factory=dict)
 
@@ -123,7 +127,7 @@ class _Frame:
         if slots and slots not in self.credits:
             if len(self.credits) >= MOST_CREDITS:
                 self.credits.clear()
-            connection = program.way  # one route for each (sender, receiver) pair
+            connection = program.way if not program.schedule.routes else numbered(program.src, program.dst)[0]
             if program.params.channels > 1:
                 number = _channel_numbers(program.schedule, program.loops, program.params)
                 connection, _ = numbered(connection, number)
@@ -146,46 +150,56 @@ class _Frame:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
                 self.kinds.clear()
             kind = np.full(len(self.reads), len(every), np.int32)
-            first, slots = self._first()
+            first, slots = _inputs(self.slots, self.reads)
             kind[first] = which[slots]
             carried = inherited(self.reads, kind)
             if loops > 1:
-                carried = _pieces(sizes, carried[self.program.origin], self.program.loop, piece)
+                rows = self._rows
+                carried = _pieces(sizes, carried[rows.members], np.repeat(self.program.loop, rows.counts), piece)
             self.kinds[key] = carried, {}
         if loops > 1:
             sizes = np.append(sizes % piece, piece)
-        return sizes, *self.kinds[key]
+        carried, memo = self.kinds[key]
+        if len(carried) > len(self.program):  # some transfers move several slots
+            sums, number = np.unique(self._rows.sums_in_order(sizes[carried]), return_inverse=True)
+            return sums, number.astype(np.int32), {}
+        return sizes, carried, memo
+
+    @cached_property
+    def _rows(self) -> Sets:
+        """The rows of `slots` that belong to each transfer of the program."""
+        _, transfer = program_order(self.program.schedule, self.program.loops)
+        return Sets.by(self.owner, self.program.schedule.transfers).taken(transfer)
 
     @cached_property
     def columns(self) -> dict[str, Any]:
         """A dictionary of the fields of `program`, by name."""
         return {each.name: getattr(self.program, each.name) for each in fields(self.program)}
 
-    def _first(self) -> tuple[Index, Index]:
-        """Return the rows of the schedule that send a rank's own input; and for each such row the index of the slot it
-        reads in the flattened array (ranks, n_chunks)."""
-        schedule = self.program.schedule
-        first = np.flatnonzero(self.reads == NONE).astype(np.int32)
-        first = first[(schedule.src[first] < schedule.n) & (schedule.src_slot[first] < schedule.n_chunks)]
-        place = schedule.src[first] * np.int64(schedule.n_chunks) + schedule.src_slot[first]
-        return first, place.astype(np.uint32)  # sizes of more slots would fit no memory
-
 
 _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
 
 
 def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int) -> _Frame:
-    waits = whole = dependencies(schedule)
-    src, dst, number = schedule.src, schedule.dst, _channel_numbers(schedule, loops, params)
+    found = versions(schedule)
+    whole = waits = Dependencies(*found[:3])
+    src, dst, own = (column[schedule.heads] for column in (schedule.src, schedule.dst, schedule.route))
     if loops > 1:
-        loop, origin = program_order(schedule, loops)
-        whole = _repeated(waits, loop, origin)
-        src, dst = src[origin], dst[origin]
+        loop, transfer = program_order(schedule, loops)
+        whole = _repeated(waits, loop, transfer)
+        src, dst, own = src[transfer], dst[transfer], own[transfer]
+    number = _channel_numbers(schedule, loops, params)
     way, ways = numbered(src, dst)
-    routes = _routes(src, dst, way, ways, network, devices)
+    if schedule.routes:
+        way, ways = numbered(way, own + np.int32(1))
+        some = np.unique(way, return_index=True)[1]
+        routes = _own_routes(schedule, src[some], dst[some], own[some], network, devices)
+    else:
+        routes = _routes(src, dst, way, ways, network, devices)
     nothing = np.zeros(0, np.int64)
     columns = Columns(way, nothing, nothing, number, *whole)
-    return _Frame(assemble(schedule, params, network, routes, columns, None, loops), waits.reads)
+    program = assemble(schedule, params, network, routes, columns, None, loops)
+    return _Frame(program, schedule.by_slot(), found.slots, found.owner)
 
 
 class Columns(NamedTuple):
@@ -196,8 +210,9 @@ class Columns(NamedTuple):
     sizes: Index
     kind: Index
     number: Index
-    reads: Index
-    chain: Index
+    reads: Edges
+    chain: Edges
+    adds: NDArray[np.bool_]
 
 
 def assemble(
@@ -236,6 +251,7 @@ def assemble(
         side=side,
         reads=columns.reads,
         chain=columns.chain,
+        adds=columns.adds,
         credit=credit,
         channel_before=ahead(channel, 1),
         arrivals=_came(schedule, arrivals),
@@ -253,31 +269,59 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
 def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
     """Return the program with only the transfers numbered `left`. All others have no bytes left in their loop."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
-    loop, origin = program.loop[left], program.origin[left]
-    first_slot = loop * np.int32(schedule.n_slots)
-    rows = schedule.replace(
-        step=program.step[left],
-        src=program.src[left],
-        src_slot=schedule.src_slot[origin] + first_slot,
-        dst=program.dst[left],
-        dst_slot=schedule.dst_slot[origin] + first_slot,
-        reduce=program.reduce[left],
+    kept = program.rows.taken(left)
+    rows, first_slot = kept.members, np.repeat(program.loop[left], kept.counts) * np.int32(schedule.n_slots)
+    some = schedule.replace(
+        step=np.repeat(program.step[left], kept.counts),
+        src=schedule.src[rows],
+        src_slot=schedule.src_slot[rows] + first_slot,
+        dst=schedule.dst[rows],
+        dst_slot=schedule.dst_slot[rows] + first_slot,
+        reduce=schedule.reduce[rows],
+        count=schedule.count[rows],
+        joins=schedule.joins[rows],
+        route=schedule.route[rows],
     )
     number = np.broadcast_to(_channel_numbers(schedule, program.loops, params), len(program))[left]
-    columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(rows))
+    columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(some))
     made = assemble(schedule, params, network, program.routes, columns, None, program.loops)
     return replace(made, params=program.params, arrivals=program.arrivals, sent=left)
 
 
-def _repeated(waits: Dependencies, loop: Index, origin: Index) -> Dependencies:
-    """Convert predecessors of rows in the schedule into predecessors of transfers in the same loop of the program."""
-    place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.reads)), np.int32)
-    place[loop, origin] = np.arange(len(origin), dtype=np.int32)
-    moved = (np.where(c[origin] == NONE, NONE, place[loop, np.maximum(c[origin], 0)]) for c in waits)
-    return Dependencies(*moved)
+def _repeated(waits: Dependencies, loop: Index, transfer: Index) -> Dependencies:
+    """Convert the dependencies of the schedule's transfers into those of all loops: a transfer of the program waits for
+    transfers of its own loop."""
+    place = np.empty((int(loop.max(initial=-1)) + 1, len(waits.adds)), np.int32)
+    place[loop, transfer] = np.arange(len(transfer), dtype=np.int32)
+
+    def moved(edges: Edges) -> Edges:
+        taken = Sets(edges.before.astype(np.int64), np.diff(edges.first)).taken(transfer)
+        before = place[np.repeat(loop, taken.counts), taken.members]
+        return Edges.between(np.repeat(np.arange(len(transfer)), taken.counts), before, len(transfer))
+
+    return Dependencies(moved(waits.reads), moved(waits.chain), waits.adds[transfer])
 
 
 # --- sizes ---
+
+
+def slot_bytes(schedule: Schedule, nbytes: int, itemsize: int = 1, weights: object = None) -> NDArray[np.int64]:
+    """Return the bytes that each row of `schedule.by_slot()` moves, in all loops together, int64 (rows,). Arguments and
+    errors are those of `bind`."""
+    reads = versions(schedule).slots
+    first, slots = _inputs(schedule.by_slot(), reads)
+    size = np.zeros(len(reads), np.int64)
+    size[first] = _held(schedule, nbytes, itemsize, weights).reshape(-1)[slots]
+    return size[inherited(reads, np.arange(len(reads), dtype=np.int32))]
+
+
+def _inputs(rows: Schedule, reads: Index) -> tuple[Index, Index]:
+    """Return the rows of a schedule by slot that send a rank's own input; and for each such row the index of the slot
+    it reads in the flattened array (ranks, n_chunks). `reads`: the row that wrote the value a row sends, or NONE."""
+    first = np.flatnonzero(reads == NONE).astype(np.int32)
+    first = first[(rows.src[first] < rows.n) & (rows.src_slot[first] < rows.n_chunks)]
+    place = rows.src[first] * np.int64(rows.n_chunks) + rows.src_slot[first]
+    return first, place.astype(np.uint32)  # sizes of more slots would fit no memory
 
 
 def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
@@ -300,8 +344,9 @@ def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
     most = int(held.max(initial=0))
     if most == int(held.min(initial=most)):
         return most
-    first = (schedule.src < schedule.n) & (schedule.src_slot < schedule.n_chunks)
-    return int(held[schedule.src[first], schedule.src_slot[first]].max(initial=0))
+    rows = schedule.by_slot()
+    first = (rows.src < rows.n) & (rows.src_slot < rows.n_chunks)
+    return int(held[rows.src[first], rows.src_slot[first]].max(initial=0))
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
@@ -315,12 +360,13 @@ def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
 
 
 def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
-    """Return the number of the sender's channel that each transfer uses. Chunks (over all loops) or steps use the
+    """Return the number of the sender's channel that each transfer uses. First chunks (over all loops) or steps use the
     channels round-robin; with `channels: 0` there is one channel for each peer."""
     channels = params.channels
     if channels == 1:
         return np.zeros(1, np.int32)
-    loop, origin = program_order(schedule, loops)
+    loop, transfer = program_order(schedule, loops)
+    origin = schedule.heads[transfer]
     if not channels:
         return schedule.dst[origin]
     if params.channels_by == "step":
@@ -340,3 +386,23 @@ def _routes(
         what = f"{ways} routes of {hop[-1]} links in all are more than {MOST_HOPS} links"
         raise InputError([Diagnostic(what, "ask for fewer ranks", "ranks")])
     return ProgramRoutes(src, dst, hop.astype(np.int32), links.astype(np.int32, copy=False))
+
+
+def _own_routes(
+    schedule: Schedule, src: Index, dst: Index, own: Index, network: RoutedNetwork, devices: Sequence[str]
+) -> ProgramRoutes:
+    """Return the routes of which some are the schedule's own (`own`, (ways,): their indices, or −1). Raises
+    TopologyError if a route does not lead from its sender's device to its receiver's over links that there are."""
+    found = []
+    for a, b, number in zip(src.tolist(), dst.tolist(), own.tolist(), strict=True):
+        way = (devices[a], devices[b]) if number < 0 else schedule.routes[number]
+        if (way[:1], way[-1:]) != ((devices[a],), (devices[b],)):
+            what = f"{schedule.name}: the route {'->'.join(way)} does not lead from {devices[a]} to {devices[b]}"
+            raise TopologyError(what, "begin and end a route with the devices of sender and receiver")
+        hops = {ends: network.route(*ends) for ends in itertools.pairwise(way)}
+        for (u, v), links in hops.items():
+            if number >= 0 and len(links) != 1:
+                raise TopologyError(f"{schedule.name}: there is no link {u}->{v}", "name every device of a route")
+        found.append([link for links in hops.values() for link in links])
+    hop = np.cumsum([0, *map(len, found)], dtype=np.int32)
+    return ProgramRoutes(src, dst, hop, np.fromiter(itertools.chain.from_iterable(found), np.int32, hop[-1]))

@@ -150,7 +150,7 @@ class CallProgram:
         program, _, piece, slots = self._in_loops
         if not slots or not in_turn(program):
             return None
-        columns = program.way, program.channel, program.side, program.reads, program.chain, program.reduce
+        columns = program.way, program.channel, program.side, *program.reads, *program.chain, program.reduce
         numbers = program.bandwidths, program.latencies, np.array([piece, slots, program.schedule.n])
         found = hashlib.sha256(repr(replace(program.params, slots=0)).encode())
         for column in (*columns, *program.routes, *numbers):

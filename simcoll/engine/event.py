@@ -252,8 +252,11 @@ class _EventRun:
         self.sent, self.ended, self.completed = (Milestone(self.env, count) for _ in range(3))
         self.hops: list[tuple[int, ...]] = [()] * count  # begin and end of service at each link
         self.planned, self.way = program.way.tolist(), program.way.tolist()  # route of each: planned, and taken
-        self.chain, self.nbytes = program.chain.tolist(), program.nbytes.tolist()
-        self.behind = dict(zip(self.chain, range(count), strict=True))  # transfer -> the one chained to it
+        self.nbytes = program.nbytes.tolist()
+        self.chain = [program.chain.of(i) for i in range(count)]
+        self.behind = defaultdict[int, list[int]](list)  # transfer -> those chained to it
+        for i, j in zip(program.chain.waiting().tolist(), program.chain.before.tolist(), strict=True):
+            self.behind[j].append(i)
         self.src, self.dst, self.there = (column.tolist() for column in (program.src, program.dst, program.arrivals))
         self.latencies, self.bandwidths = program.latencies.tolist(), program.bandwidths.tolist()
         links, first = program.routes.links.tolist(), program.routes.hop.tolist()
@@ -273,7 +276,7 @@ class _EventRun:
         self.opened, self.done = Milestone(self.env, tasks), Milestone(self.env, tasks)
         self.sender, self.receiver = self._ends()
         late = tasks or any(self.there)  # data that transfers add to may come late
-        self.adds = (program.reduce & (program.chain == NONE) & bool(late)).tolist()
+        self.adds = (program.adds & bool(late)).tolist()
         self.spans: dict[int, list[BandwidthSpan]] = {}
         if program.changes:
             self.spans = program.changes.spans(program.bandwidths)
@@ -285,13 +288,17 @@ class _EventRun:
         for task in range(tasks):
             self.env.process(self.task(task, sends.get(task, []), receives.get(task, [])))
 
-    def _before(self) -> Iterator[tuple[Milestone, list[int]]]:
-        """Yield each milestone that transfers wait for, apart from their channel, with the transfer awaited by each."""
-        columns = [(self.completed, self.program.reads.tolist()), (self.ended, self.program.credit.tolist())]
+    def _before(self) -> Iterator[tuple[Milestone, list[list[int]]]]:
+        """Yield each milestone that transfers wait for, apart from their channel, with those awaited by each."""
+        reads = self.program.reads
+        columns = [(self.ended, self.program.credit.tolist())]
         columns += [(self.ended, [*column]) for column in zip(*self.blocking, strict=True)]
         if self.steps:
             columns.append((self.steps.passed, self.steps.before))
-        return (column for column in columns if any(j != NONE for j in column[1]))
+        yield self.completed, [reads.of(i) for i in range(len(self.program))]
+        for milestone, column in columns:
+            if any(j != NONE for j in column):
+                yield milestone, [[j] for j in column]
 
     def _ends(self) -> tuple[list[int], list[int]]:
         """Return for each transfer the task that sends it and the task that receives it, or NONE."""
@@ -389,7 +396,8 @@ class _EventRun:
         yield from self.opened.wait(self.sender[transfers[0]])
         for i in transfers:
             for milestone, whose in self.before:
-                yield from milestone.wait(whose[i])
+                for awaited in whose[i]:
+                    yield from milestone.wait(awaited)
             yield from self.sent.wait(last)  # waited for last, as most often it has been sent by then
             if last != NONE:
                 free = max(self.sent.at[last], self.started[last] + self.gap[self.planned[last]])
@@ -459,14 +467,13 @@ class _EventRun:
         self.after(self.sides[side] - now, self.end, i)
 
     def end(self, i: int) -> None:
-        """End a transfer. It is also complete if no other write to its slot has to be complete first (`chain`)."""
+        """End a transfer. It is also complete if no other write to its slots has to be complete first (`chain`)."""
         self.ended.reach(i, self.env.now)
         if self.steps:
             self.steps.ended(i)
-        before = self.chain[i]
         if self.adds[i]:
             self.add(i)
-        elif before == NONE or self.completed.at[before] != NONE:
+        else:
             self.complete(i)
 
     def add(self, i: int) -> None:
@@ -474,13 +481,23 @@ class _EventRun:
         if (late := self.there[self.dst[i]] - self.env.now) > 0:
             self.after(late, self.add, i)
         else:
-            self.opened.then(self.receiver[i], self.complete, i)
+            self.opened.then(self.receiver[i], self.added, i)
+
+    def added(self, i: int) -> None:
+        """Note that the receiver's own input is there, to be reduced into."""
+        self.adds[i] = False
+        self.complete(i)
 
     def complete(self, i: int) -> None:
-        """Complete transfer `i`, and each later write to its slot that has ended and only waited for that."""
-        while i != NONE and self.ended.at[i] != NONE:
-            self.completed.reach(i, self.env.now)
-            i = self.behind.get(i, NONE)
+        """Complete transfer `i` if it has ended and waits for nothing else, and then each later write to its slots that
+        only waited for that."""
+        todo = [i]
+        while todo:
+            i, at = todo.pop(), self.completed.at
+            waits = self.ended.at[i] == NONE or self.adds[i] or any(at[j] == NONE for j in self.chain[i])
+            if not waits and at[i] == NONE:
+                self.completed.reach(i, self.env.now)
+                todo += self.behind[i]
 
 
 class _Leg(NamedTuple):
@@ -581,7 +598,7 @@ def _stuck(run: _EventRun) -> StuckError:
 def _in_words(program: Program, i: int) -> str:
     row = program.schedule.row(int(program.origin[i]))
     src, dst = (f"rank {p}" if p < program.schedule.n else f"switch {p}" for p in (row.src, row.dst))
-    return f"step {row.step}: {src}, sending chunk {row.src_slot} to {dst},"
+    return f"step {row.step}: {src}, sending {row.chunks} to {dst},"
 
 
 def _missing(run: _EventRun, i: int) -> tuple[str, int | None]:
@@ -589,12 +606,12 @@ def _missing(run: _EventRun, i: int) -> tuple[str, int | None]:
     program = run.program
     if run.started[i] != NONE:
         return _dead(run, i)
-    waits = {
-        "the chunk to come from": (run.completed, int(program.reads[i])),
-        "its channel, kept by": (run.sent, int(program.channel_before[i])),
-        "a free slot, kept by": (run.ended, int(program.credit[i])),
-    }
-    for what, (milestone, j) in waits.items():
+    waits = [
+        *(("the chunk to come from", run.completed, j) for j in program.reads.of(i)),
+        ("its channel, kept by", run.sent, int(program.channel_before[i])),
+        ("a free slot, kept by", run.ended, int(program.credit[i])),
+    ]
+    for what, milestone, j in waits:
         if j != NONE and milestone.at[j] == NONE:
             return f"waits for {what} {_in_words(program, j)[:-1]}", None
     for j in run.blocking[i] if run.blocking else ():

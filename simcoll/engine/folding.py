@@ -27,7 +27,7 @@ from simcoll.config.numpy_helpers import Array, Numbers, distinct, pieces
 from simcoll.engine.timing_model import RoutedNetwork
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule, StreamedSchedule
-from simcoll.schedule.steps import Repeat, Rotation, Step, StepPattern, join, stable_order
+from simcoll.schedule.steps import Rotation, Step, join, stable_order
 
 MOST_TURNS: Final = 8  # rotations combined at most, so that no rank sends to a rank that it stands for
 
@@ -92,11 +92,11 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
     links, number, columns = _Links(network, n // few), 0, []
     routes: FoldedRoutes = {}
     for part in stream.parts():
-        step = part.first
+        step = part.first.taken(~part.first.joins)
         hop, path = network.routes(devices, step.src, step.dst)
         kept = _kept(step, few)
         if (
-            not _in_order(step, turn, n)
+            not _in_order(part.first, turn, n)
             or not links.turned(step, few, hop, path)
             or not _told_apart(step, kept, few, hop, path, links.number)
         ):
@@ -105,8 +105,10 @@ def fold(stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str
             dst, route = int(step.dst[row]), tuple(links.number[path[hop[row] : hop[row + 1]]].tolist())
             if routes.setdefault((int(step.src[row]), dst % few), (dst, route)) != (dst, route):
                 return None
-        rows = _rows(part, kept)
-        numbers = number + np.repeat(np.arange(part.steps), len(kept))
+        kept = _kept(part.first, few)
+        rows = part.taken(kept).whole()
+        numbers = np.repeat(number + np.repeat(np.arange(part.steps), len(kept)), rows.count)
+        rows = rows.by_slot()
         slots = _turned_back(rows, turn, few)
         rows = rows._replace(dst=(rows.dst % few).astype(np.int32), dst_slot=slots.astype(np.int32))
         columns.append((numbers, rows))
@@ -141,7 +143,8 @@ def _repeated(
 ) -> Rotation | None:
     """Return the first rotation in `turns` that maps the routes of the first step onto routes of equal bandwidths and
     latencies; None if no rotation does."""
-    step, n = next(stream.parts()).first, stream.n
+    first, n = next(stream.parts()).first, stream.n
+    step = first.taken(~first.joins)
     hop, path = network.routes(devices, step.src, step.dst)
     place = _place(step.src)
     look = np.full((n, int(place.max(initial=-1)) + 1), -1, np.int64)
@@ -182,14 +185,6 @@ def _kept(step: Step, few: int) -> Numbers:
     return np.flatnonzero(step.src < few)
 
 
-def _rows(part: StepPattern, kept: Numbers) -> Step:
-    """Return the rows numbered `kept` of every step of a part, one step after the other."""
-    if isinstance(part, Repeat):
-        first = Step._make(column[kept] for column in part.first)
-        return Repeat(first, part.times, part.base[kept], part.span, part.shift).whole()
-    return Step._make(column[kept] for column in part)
-
-
 def _turned_back(rows: Step, turn: Rotation, few: int) -> Numbers:
     """Return for each row the slot that it writes. The receiver may be replaced by the simulated rank that stands for
     it; then the slot is rotated back by as much as the rank."""
@@ -208,13 +203,20 @@ def _place(src: NDArray[Any]) -> Numbers:
 
 
 def _in_order(step: Step, turn: Rotation, n: int) -> bool:
-    """Return whether the rotation maps each sender's list of rows, in order, onto the list of the sender's image."""
-    place, src = _place(step.src), (step.src + turn.ranks) % n
-    turned = ((step.dst + turn.ranks) % n, turn.chunk(step.src_slot), turn.chunk(step.dst_slot), step.reduce)
-    many = int(place.max(initial=0)) + 1
-    was, becomes = (np.argsort(rank.astype(np.int64) * many + place) for rank in (step.src, src))
-    here = (step.dst, step.src_slot, step.dst_slot, step.reduce)
-    return all(np.array_equal(a[was], b[becomes]) for a, b in zip(here, turned, strict=True))
+    """Return whether the rotation maps each sender's list of transfers, in order, onto the list of the sender's image.
+    Within a transfer the order of slots does not count."""
+    place = _place(step.src[~step.joins])[np.cumsum(~step.joins) - 1]
+    place, step = np.repeat(place, step.count), step.by_slot()
+    turned = step._replace(
+        src=(step.src + turn.ranks) % n,
+        src_slot=turn.chunk(step.src_slot),
+        dst=(step.dst + turn.ranks) % n,
+        dst_slot=turn.chunk(step.dst_slot),
+    )
+    was, becomes = (
+        each.taken(np.lexsort((each.dst_slot, each.src_slot, place, each.src)))[:5] for each in (step, turned)
+    )
+    return all(map(np.array_equal, was, becomes))
 
 
 def _told_apart(step: Step, kept: Numbers, few: int, hop: Numbers, path: Numbers, number: Numbers) -> bool:
@@ -289,6 +291,8 @@ def _assembled(
         dst=rows.dst,
         dst_slot=rows.dst_slot,
         reduce=rows.reduce,
+        count=rows.count,
+        joins=rows.joins,
         pipelined=stream.pipelined,
     )
     members = np.stack(links.members)

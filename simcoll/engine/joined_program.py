@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simcoll.config.numpy_helpers import Array
+from simcoll.engine._dependencies import Edges
 from simcoll.engine.binding import check_room
 from simcoll.engine.program import Program, ProgramRoutes, Tasks, grouped
 from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
 from simcoll.errors import Diagnostic, InputError
-from simcoll.schedule.schedule import Schedule
+from simcoll.schedule.schedule import COLUMNS, Schedule
 
 EMPTY: Final = np.zeros(0, np.int32)
 
@@ -140,8 +141,9 @@ class _Laid:
             first[id(program)] = way, kind
             way, kind = way + len(program.routes.src), kind + len(program.sizes)
             owners[id(program)] = _owners(program)
-        names = ("way", "kind", "channel", "side", "reads", "chain", "credit", "channel_before")
+        names = ("way", "kind", "channel", "side", "credit", "channel_before")
         found: dict[str, list[Array]] = {name: [] for name in names}
+        edges: dict[str, list[Edges]] = {"reads": [], "chain": []}  # with a count in place of each first
         self.order: list[tuple[Program, int, int]] = []  # program, first step and first slot of each operation
         whose: tuple[list[Array], list[Array]] = [], []
         lanes: list[Array] = []
@@ -152,8 +154,11 @@ class _Laid:
                 continue
             program, own = op.program, owners[id(op.program)]
             ways, kinds = first[id(program)]
-            for name, base in zip(names, (ways, kinds, channel, side, at, at, at, at), strict=True):
+            for name, base in zip(names, (ways, kinds, channel, side, at, at), strict=True):
                 found[name].append(_moved(getattr(program, name), base))
+            for name, kept in edges.items():
+                each: Edges = getattr(program, name)
+                kept.append(Edges(np.diff(each.first), each.before + np.int32(at)))
             for owned, of in zip(whose, own, strict=True):
                 owned.append(np.where(of < program.schedule.n, of + task, NONE))
             lanes.append(_lanes(own.channel, op, program.schedule.n, streams[op.stream] * n, channel))
@@ -162,6 +167,10 @@ class _Laid:
             step += int(program.step.max(initial=-1)) + 1
             slot += program.schedule.n_slots * program.loops
         self.columns: dict[str, Any] = {name: _joined(columns) for name, columns in found.items()}
+        for name, kept in edges.items():
+            counts, before = (_joined(column) for column in zip(*kept, strict=True)) if kept else (EMPTY, EMPTY)
+            self.columns[name] = Edges(np.cumsum(np.append(0, counts)).astype(np.int32), before)
+        self.columns["adds"] = np.concatenate([np.zeros(0, np.bool_), *(program.adds for program, *_ in self.order)])
         self.channel_task, self.side_task = map(_joined, whose)
         _, lane = np.unique(np.concatenate([EMPTY.reshape(0, 2), *lanes]), axis=0, return_inverse=True)
         self.lane = lane.ravel().astype(np.int32)
@@ -177,17 +186,19 @@ class _Laid:
     def schedule(self, n: int) -> Schedule:
         """Return the schedules one after the other, each with steps and slots of its own."""
         place = {id(program): places for program, places in zip(self.bound, self.places, strict=True)}
-        columns: dict[str, list[Array]] = {name: [] for name in ("step", "src", "src_slot", "dst", "dst_slot")}
+        columns: dict[str, list[Array]] = {name: [] for name in COLUMNS}
         for program, step, slot in self.order:
-            columns["step"].append(program.step + step)
-            base = slot + program.loop * program.schedule.n_slots
+            schedule, (rows, counts) = program.schedule, program.rows
+            base = slot + np.repeat(program.loop, counts) * schedule.n_slots
+            columns["step"].append(np.repeat(program.step, counts) + step)
             for end in ("src", "dst"):
-                columns[end].append(place[id(program)][getattr(program, end)])
-                columns[f"{end}_slot"].append(getattr(program.schedule, f"{end}_slot")[program.origin] + base)
-        reduce = np.concatenate([np.zeros(0, np.bool_), *(program.reduce for program, *_ in self.order)])
+                columns[end].append(place[id(program)][getattr(schedule, end)[rows]])
+                columns[f"{end}_slot"].append(getattr(schedule, f"{end}_slot")[rows] + base)
+            for name in ("reduce", "count", "joins"):
+                columns[name].append(getattr(schedule, name)[rows])
         joined: dict[str, Any] = {name: _joined(found) for name, found in columns.items()}
-        agents = self.participants - n
-        return Schedule("workload", "joint", n, n_chunks=1, agents=agents, reduce=reduce, **joined)
+        joined |= {name: joined[name].astype(np.bool_) for name in ("reduce", "joins")}
+        return Schedule("workload", "joint", n, n_chunks=1, agents=self.participants - n, **joined)
 
 
 def _tasks(operations: Sequence[Operation], tasks: Array, laid: _Laid, n: int) -> Tasks:

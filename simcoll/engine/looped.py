@@ -15,7 +15,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Index, Params, RoutedNetwork, piece_bytes
 from simcoll.schedule.schedule import Schedule
 
-BYTES: Final = 12  # of memory for each transfer: its time, a count of what it waits for, its state
+BYTES: Final = 15  # of memory for each transfer: its time, a count of what it waits for, its state
 MOST_BITS: Final = 62  # bits of a heap key
 
 
@@ -75,11 +75,12 @@ def looped(
     arrivals: Mapping[int, int] | None = None,
 ) -> LoopedProgram | None:
     """Return the program that `bind` would make, as one loop and the number of loops. Return None if there is only one
-    loop, if some loop does not send every row, or if a channel does not finish one loop before the next. Also None with
-    barriers, with blocking sends, or without `fifo` sharing. Raises like `bind`."""
+    loop, if some loop does not send every row, if a transfer moves several slots, or if a channel does not finish one
+    loop before the next. Also None with barriers, with blocking sends, or without `fifo` sharing. Raises like
+    `bind`."""
     waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no"
     in_turn = params.channels > 1 and params.channels_by == "chunk"
-    if not params.chunk or waiting or in_turn:
+    if not params.chunk or waiting or in_turn or schedule.transfers < int(schedule.count.sum()):
         return None
     whole = replace(params, chunk=0, slots=0)
     one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights, arrivals=arrivals)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcoll.config.numpy_helpers import Numbers, pieces
+from simcoll.config.numpy_helpers import Numbers, Sets, pieces
+from simcoll.engine._dependencies import Edges
 from simcoll.engine.link_changes import LinkChanges
 from simcoll.engine.timeline import Totals
 from simcoll.engine.timing_model import NONE, Index, Params, service_ps
@@ -90,9 +91,9 @@ class Program:
 
     Columns (one entry for each transfer, in index order): `way` is the index of its route in `routes`, `kind` of its
     size in `sizes`. `channel` and `side` number the sending channels and the receive sides in order of first use.
-    `reads`, `chain` (see Dependencies), `credit` and `channel_before` are indices of predecessors, or NONE. Other
-    columns are computed on demand, as large programs run without them. `arrivals` (participants,): when each arrives,
-    in ps. `sent`: the places of the transfers among all rows of all loops; None if every loop sends every row.
+    `credit` and `channel_before` are indices of predecessors, or NONE. `reads`, `chain` and `adds`: see Dependencies.
+    Other columns are computed on demand, as large programs run without them. `arrivals` (participants,): when each
+    arrives, in ps. `sent`: the places of the transfers among those of all loops; None if every loop sends all.
 
     A program of several operations has `tasks`. Way r belongs to an operation with the parameters `parts[part[r]]`,
     `part` being (ways,); `params` holds for the whole run. With `changes` some routes are only taken after a link is
@@ -112,8 +113,9 @@ class Program:
     kind: Index
     channel: Index
     side: Index
-    reads: Index
-    chain: Index
+    reads: Edges
+    chain: Edges
+    adds: NDArray[np.bool_]
     credit: Index
     channel_before: Index
     arrivals: Index
@@ -147,8 +149,8 @@ class Program:
         return self.once("order", (self.way,), self._ordered)
 
     def _ordered(self) -> tuple[Index, Index]:
-        loop, origin = program_order(self.schedule, self.loops)
-        return (loop, origin) if self.sent is None else (loop[self.sent], origin[self.sent])
+        loop, number = program_order(self.schedule, self.loops)
+        return (loop, number) if self.sent is None else (loop[self.sent], number[self.sent])
 
     @property
     def loop(self) -> Index:
@@ -156,9 +158,19 @@ class Program:
         return self._order[0]
 
     @property
-    def origin(self) -> Index:
-        """The row of the schedule that each transfer comes from."""
+    def number(self) -> Index:
+        """The number of the schedule's transfer that each transfer comes from."""
         return self._order[1]
+
+    @property
+    def origin(self) -> Index:
+        """The first row of the schedule's transfer that each transfer comes from."""
+        return self.once("origin", (self.way,), lambda: self.schedule.heads[self.number])
+
+    @property
+    def rows(self) -> Sets:
+        """The numbers of the schedule's rows that belong to each transfer."""
+        return self.once("rows", (self.way,), lambda: self.schedule.taken(self.number))
 
     @property
     def step(self) -> Index:
@@ -193,7 +205,7 @@ class Program:
     @cached_property
     def reduce(self) -> NDArray[np.bool_]:
         """Whether each transfer reduces into its destination slot (else it overwrites the slot)."""
-        return self.schedule.reduce if self.loops == 1 else self.schedule.reduce[self.origin]
+        return self.schedule.reduce[self.origin]
 
     @property
     def taken(self) -> Index:
@@ -331,11 +343,12 @@ class Program:
 
 
 def program_order(schedule: Schedule, loops: int) -> tuple[Index, Index]:
-    """Return loop and schedule row of each transfer of a program, sorted by step of the program, loop and row."""
-    count = len(schedule)
+    """Return for each transfer of a program its loop and the number of the schedule's transfer, sorted by step of the
+    program, loop and this number."""
+    count = schedule.transfers
     if loops == 1 or not schedule.pipelined:  # one loop after the other
         return np.repeat(np.arange(loops, dtype=np.int32), count), np.tile(np.arange(count, dtype=np.int32), loops)
-    step = schedule.step[None, :] + np.arange(loops, dtype=np.int32)[:, None] * np.int32(_stagger(schedule))
+    step = schedule.step[schedule.heads] + np.arange(loops, dtype=np.int32)[:, None] * np.int32(_stagger(schedule))
     loop, origin = np.divmod(np.argsort(step.ravel(), kind="stable").astype(np.int32), np.int32(max(1, count)))
     return loop, origin
 

@@ -34,36 +34,31 @@ def staged(program: Program, timeline: Timeline) -> Staged:
 
 
 def _last_read(program: Program, sent: Numbers) -> Numbers:
-    """Return for each transfer (a write) when the last read of older data in its slot has been sent, in ps; 0 if there
+    """Return for each transfer (a write) when the last read of older data in its slots has been sent, in ps; 0 if there
     is no such read. It is a running maximum over the reads of each slot. Reads are ranked by time, so that slot and
     rank fit one integer."""
-    count, by_sent = len(program), np.argsort(sent)
-    order, base = program.once("by slot", (program.way,), lambda: _by_slot(program))
+    many, order, base = program.once("by slot", (program.way,), lambda: _by_slot(program))
+    sent = np.repeat(sent, many)
+    count, by_sent = len(sent), np.argsort(sent)
     rank = np.zeros(2 * count, np.int64)  # reads, then writes, whose rank is 0
     rank[by_sent] = np.arange(1, count + 1)
     latest = np.empty(2 * count, np.int64)
     latest[order] = np.maximum.accumulate(base + rank[order]) - base
-    when: Numbers = np.concatenate([[0], sent[by_sent]])
-    return when[latest[count:]]
+    when: Numbers = np.concatenate([[0], sent[by_sent]])[latest[count:]]
+    return np.maximum.reduceat(when, np.cumsum(many) - many) if count else when
 
 
-def _by_slot(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the order that sorts all reads and writes by slot and step, reads first within a step. Return also an
-    offset for each that grows from slot to slot by more than any rank in time."""
-    slot, step = _slots(program), np.concatenate([2 * program.step, 2 * program.step + 1])
-    order = np.lexsort((step, slot))
-    return order, np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (len(program) + 1)
-
-
-def _slots(program: Program) -> NDArray[np.int64]:
-    """Return the number of the slot that each transfer reads, followed by the number of the slot that each writes,
-    int64 (2 × transfers,). Slots of different loops have different numbers."""
-    schedule, origin = program.schedule, program.origin
-    places = np.concatenate([program.src, program.dst]) + np.tile(program.loop, 2) * np.int64(schedule.participants)
-    found: NDArray[np.int64] = places * schedule.n_slots + np.concatenate(
-        [schedule.src_slot[origin], schedule.dst_slot[origin]]
-    )
-    return found
+def _by_slot(program: Program) -> tuple[Numbers, Numbers, Numbers]:
+    """Return how many slots each transfer moves, and the order that sorts all reads and writes by slot and step, reads
+    first within a step. Return also an offset for each that grows from slot to slot by more than any rank in time."""
+    schedule = program.schedule.by_slot()
+    rows, many = schedule.taken(program.number)
+    loop, step = np.repeat(program.loop, many), np.repeat(program.step, many)
+    places = np.concatenate([schedule.src[rows], schedule.dst[rows]])
+    places = places + np.tile(loop, 2) * np.int64(schedule.participants)
+    slot = places * schedule.n_slots + np.concatenate([schedule.src_slot[rows], schedule.dst_slot[rows]])
+    order = np.lexsort((np.concatenate([2 * step, 2 * step + 1]), slot))
+    return many, order, np.cumsum(np.diff(slot[order], prepend=-1) != 0) * (len(rows) + 1)
 
 
 def _peak(begin: Numbers, end: Numbers, nbytes: NDArray[np.int64]) -> int:

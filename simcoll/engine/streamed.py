@@ -165,10 +165,11 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
 
 
 def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
-    """Return whether the stream can be replayed. Loops must run one after the other and send every row. There must be
-    no in-network agents, blocking sends or dead links. Sizes must be equal or belong to slots."""
+    """Return whether the stream can be replayed. Loops must run one after the other and send every row. Each row must
+    be a transfer of one slot. There must be no in-network agents, blocking sends or dead links. Sizes must be equal or
+    belong to slots."""
     looped = len(sizes) > 1 and (stream.pipelined or not sizes[-1].all())
-    if looped or stream.agents or params.blocking != "no" or not network.bandwidths.all():
+    if looped or stream.agents or not stream.single or params.blocking != "no" or not network.bandwidths.all():
         return False
     return len({int(size) for loop in sizes for size in (loop.min(), loop.max())}) == 1 or _keeps_slots(stream)
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.engine import _dependencies
+from simcoll.engine._dependencies import Edges
 from simcoll.errors import InputError
 from simcoll.schedule.schedule import Schedule
 
@@ -125,16 +126,17 @@ def too_late(what: str) -> InputError:
 
 
 class Dependencies(NamedTuple):
-    """For each transfer two earlier transfers, or NONE for data that was there at the start. `reads` made the value
-    that the transfer reads. `chain` wrote the same slot before, and must be complete before the transfer is
-    complete."""
+    """What each transfer waits for. `reads`: the transfers that made the values that it reads. `chain`: the transfers
+    that wrote its slots before, and must be complete before it is complete. `adds` is true if it reduces into a value
+    that was at its receiver at the start: the receiver must have arrived before the transfer is complete."""
 
-    reads: Index
-    chain: Index
+    reads: Edges
+    chain: Edges
+    adds: NDArray[np.bool_]
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
     """Return the true dependencies of a schedule: read-after-write, and the order of writes into one slot. A transfer
     reads the newest version of a slot that an earlier step made. The version that it writes waits for the slot's
     previous version if the transfer reduces, or if the same step made that version. No write waits for a read."""
-    return Dependencies(*_dependencies.versions(schedule))
+    return Dependencies(*_dependencies.versions(schedule)[:3])

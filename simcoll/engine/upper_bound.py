@@ -83,8 +83,10 @@ def upper_bound_of(
     deep = 1 - int(later.min(initial=0))
     run = UpperBoundRun(
         loops=loops,
-        reads=give(program.reads),
-        chain=give(program.chain),
+        first_read=give(program.reads.first),
+        reads=give(program.reads.before),
+        first_chain=give(program.chain.first),
+        chain=give(program.chain.before),
         before=give(before.astype(np.int32)),
         credit_row=give(row),
         credit_loops=give(-later),
@@ -120,21 +122,21 @@ def in_turn(program: Program) -> bool:
     if rows > MOST_ROWS:
         return False
     src, dst = ([1 << rank if rank < ranks else 0 for rank in column.tolist()] for column in (program.src, program.dst))
-    reads, chain, reduce = program.reads.tolist(), program.chain.tolist(), program.reduce.tolist()
+    reads, chain = ([edges.of(row) for row in range(rows)] for edges in (program.reads, program.chain))
+    adds = program.adds.tolist()
     begun, brought = src, list(src)  # sets of ranks, as bits: those a transfer hears of when it begins, and those it
     heard = dst  # tells its receiver of; then the ranks that hear of a transfer in the end
     for row in range(rows):
-        if reads[row] >= 0:
-            begun[row] |= brought[reads[row]]
+        for before in reads[row]:
+            begun[row] |= brought[before]
         brought[row] = begun[row]
-        if chain[row] >= 0:
-            brought[row] |= brought[chain[row]]
-        elif reduce[row]:
+        for before in chain[row]:
+            brought[row] |= brought[before]
+        if adds[row]:
             brought[row] |= dst[row]
     for row in reversed(range(rows)):
-        for before in (reads[row], chain[row]):
-            if before >= 0:
-                heard[before] |= heard[row]
+        for before in (*reads[row], *chain[row]):
+            heard[before] |= heard[row]
     known: dict[int, int] = {}  # by channel: the ranks of which all its transfers hear
     channels = program.channel.tolist()
     for channel, ranks_ in zip(channels, begun, strict=True):

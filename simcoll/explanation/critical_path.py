@@ -242,11 +242,11 @@ class _Walk:
     def complete(self, i: int) -> PathNode | None:
         if self.when("end", i) == self.at:
             return "end", i
-        program, chain = self.program, int(self.program.chain[i])
-        if program.reduce[i] and chain == NONE and self.came(int(program.dst[i])):
+        program = self.program
+        if program.adds[i] and self.came(int(program.dst[i])):
             return None
-        candidates = iter([("complete", chain, "data"), ("opened", self.ends(i)[1], "task")])
-        return self.first(candidates, "completion of transfer", i)
+        written = [("complete", before, "data") for before in program.chain.of(i)]
+        return self.first(iter([*written, ("opened", self.ends(i)[1], "task")]), "completion of transfer", i)
 
     def end(self, i: int) -> PathNode | None:
         wait = self.program.receive_ps(i)
@@ -301,7 +301,7 @@ class _Walk:
     def awaited(self, i: int) -> Iterator[tuple[str, int, str]]:
         """Yield the events for which transfer `i` may have waited, those of precedence first."""
         program = self.program
-        yield "complete", int(program.reads[i]), "data"
+        yield from (("complete", read, "data") for read in program.reads.of(i))
         yield "opened", self.ends(i)[0], "task"
         before = int(program.channel_before[i])
         yield "sent", before, "channel"

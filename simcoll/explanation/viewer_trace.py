@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter as Count
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from simcoll.config.grouping import grouped
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
-from simcoll.engine.timing_model import NONE
+from simcoll.schedule.schedule import run_text
 
 FAULTS: Final = "faults"  # the process whose tracks are faults
 
@@ -99,13 +100,14 @@ LINKS: Final = "links"  # the process whose tracks are directions of links
 
 
 class _TracedTransfer(NamedTuple):
-    """A transfer with its times in ps, shifted as in the trace; `first` is the number of its first hop."""
+    """A transfer with its times in ps, shifted as in the trace; `first` is the number of its first hop,
+    `chunks` the slots that it reads, in words."""
 
     number: int
     src: int
     dst: int
     nbytes: int
-    chunk: int
+    chunks: str
     step: int
     loop: int
     reduce: bool
@@ -121,9 +123,16 @@ class _TracedTransfer(NamedTuple):
     def local(self) -> bool:
         return self.src == self.dst
 
+    @property
+    def label(self) -> str:
+        """The slots in few words: the first run, and a mark if there are more."""
+        first, more, _ = self.chunks.partition(", ")
+        return f"{first}, …" if more else first
+
     def args(self) -> dict[str, Any]:
         """Return the facts about the transfer that viewers show for its slice."""
-        facts = {"bytes": self.nbytes, "chunk": self.chunk, "step": self.step, "loop": self.loop}
+        moved = {"chunk": int(self.chunks)} if self.chunks.isdecimal() else {"chunks": self.chunks}
+        facts = {"bytes": self.nbytes, **moved, "step": self.step, "loop": self.loop}
         return {**facts, "from": self.src, "to": self.dst, "reduces": self.reduce, "transfer": self.number}
 
 
@@ -154,9 +163,8 @@ class Tracks:
         for transfer in self.transfers:
             if transfer.number in receptions:
                 self.arrows.append(Arrow(sends[transfer.number], receptions[transfer.number], "send"))
-        for number, before in enumerate(program.reads.tolist()):
-            if before != NONE:
-                self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
+        for number, before in zip(program.reads.waiting().tolist(), program.reads.before.tolist(), strict=True):
+            self.arrows.append(Arrow(receptions.get(before, sends[before]), sends[number], "data"))
 
     def _lay(self, process: str, name: str, slices: Mapping[int, Slice]) -> dict[int, Spot]:
         """Put slices that may overlap on as few new tracks as possible; return where each begins, by its number."""
@@ -187,8 +195,8 @@ class Tracks:
     def _sent(self, transfer: _TracedTransfer) -> tuple[str, str]:
         """Return the name and the kind of the slice that shows the sending of a transfer."""
         if transfer.local:
-            return f"copy {transfer.chunk}", "copy"
-        return f"{transfer.chunk} to {self._short(transfer.dst)}", "send"
+            return f"copy {transfer.label}", "copy"
+        return f"{transfer.label} to {self._short(transfer.dst)}", "send"
 
     def _short(self, participant: int) -> str:
         return self.names[participant].partition(" (")[0]
@@ -209,7 +217,7 @@ class Tracks:
     def _reception(self, transfer: _TracedTransfer) -> Slice:
         direct = transfer.local or not transfer.hops
         begin = transfer.arrive if direct else int(self.hop_begin[transfer.first + transfer.hops - 1])
-        name = f"{transfer.chunk} from {self._short(transfer.src)}"
+        name = f"{transfer.label} from {self._short(transfer.src)}"
         return Slice(begin, transfer.end, name, "receive", transfer.args())
 
     def _links(self) -> list[Counter]:
@@ -218,7 +226,7 @@ class Tracks:
         of: dict[int, dict[int, Slice]] = {}
         links = (program.hops.links % program.servers).tolist()
         for transfer in self.transfers:
-            name, args = f"{transfer.chunk}: {transfer.src} to {transfer.dst}", transfer.args()
+            name, args = f"{transfer.label}: {transfer.src} to {transfer.dst}", transfer.args()
             for hop in range(transfer.first, transfer.first + transfer.hops):
                 kind = "memory" if transfer.local else "link"
                 held = Slice(self.hop_begin[hop], self.hop_end[hop], name, kind, args)
@@ -253,9 +261,12 @@ def in_use(slices: Iterable[Slice]) -> list[tuple[int, float]]:
 def _transfers(
     program: Program, timeline: Timeline, shift: int, times: int | NDArray[Any]
 ) -> Iterable[_TracedTransfer]:
-    chunk = program.schedule.src_slot[program.origin]
+    schedule = program.schedule
+    runs = list(map(run_text, schedule.src_slot.tolist(), schedule.count.tolist()))
+    heads = [*schedule.heads.tolist(), len(runs)]
+    chunks = np.array([", ".join(runs[first:end]) for first, end in itertools.pairwise(heads)], object)
     columns: list[NDArray[Any]] = [np.arange(len(program)), program.src, program.dst, program.nbytes * times]
-    columns += [chunk, program.schedule.step[program.origin], program.loop, program.reduce, program.channel]
+    columns += [chunks[program.number], schedule.step[program.origin], program.loop, program.reduce, program.channel]
     columns += [program.hops.first[:-1], np.diff(program.hops.first)]
     columns += [each + shift for each in (timeline.start, timeline.sent, timeline.arrive, timeline.end)]
     return map(_TracedTransfer, *(column.tolist() for column in columns))

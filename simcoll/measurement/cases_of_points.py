@@ -160,9 +160,10 @@ def _whole(scenario: Scenario) -> Scenario:
 def _contract_only(schedule: Schedule) -> Schedule:
     """Return the schedule without its transfers: it only tells ranks, groups and root."""
     none = np.zeros(0, np.int32)
-    columns = dict.fromkeys(("step", "src", "src_slot", "dst", "dst_slot"), none)
+    columns = dict.fromkeys(("step", "src", "src_slot", "dst", "dst_slot", "count", "route"), none)
     blocks = collective(schedule.collective).blocks(len(schedule.groups[0]))
-    return schedule.replace(algorithm="library", n_chunks=blocks, agents=0, reduce=none.astype(bool), **columns)
+    columns |= dict.fromkeys(("reduce", "joins"), none.astype(bool))
+    return schedule.replace(algorithm="library", n_chunks=blocks, agents=0, **columns)
 
 
 def _columns(prediction: Prediction, harness: str) -> CaseRow:

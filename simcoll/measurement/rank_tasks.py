@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from simcoll.engine.program import Program
 from simcoll.schedule.schedule import Schedule
 from simcoll.workload.workload_keys import Composition, Ddp
@@ -66,7 +68,10 @@ class RankTask(Task):
         """Return a description of transfer `index`; empty if there is no such transfer."""
         if self.program is None or not 0 <= index < len(self.program):
             return ""
-        return f"transfer {index} ({self.schedule.row(int(self.program.origin[index]))})"
+        rows = self.program.rows.taken(np.array([index])).members
+        more = int(self.schedule.count[rows[1:]].sum())
+        others = f", and {more} more chunk{'s' * (more > 1)}" if more else ""
+        return f"transfer {index} ({self.schedule.row(int(rows[0]))}{others})"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -93,7 +93,7 @@ def with_hubs(topology: Topology, places: Sequence[str]) -> Topology:
         return topology
     joined = Wiring()
     joined.fill(((place, {}) for place in places), ((u, v, topology.link(u, v)) for u, v in direct))
-    if any(joined.reached(next(iter(own))) != own for own in of_node.values()):
+    if not direct or any(joined.reached(next(iter(own))) != own for own in of_node.values()):
         return topology
     wiring = topology.rewired()
     out: dict[str, list[Link]] = defaultdict(list)

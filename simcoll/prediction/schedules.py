@@ -87,7 +87,8 @@ def program_of(point: Scenario, network: Topology, places: tuple[str, ...]) -> t
 def copy_orders(scenario: Scenario, topology: Topology, places: Sequence[str], turn: int = 0) -> tuple[Order, ...]:
     """Return the rank order of each copy of the schedule, for ranks on the devices `places` (see `orders_of`). If a
     scenario has more copies than orders, the further copies use the orders of the next `turn`."""
-    if scenario.collective == "send_recv":  # another order would have another receiver
+    routed = schedule_json.is_file(scenario.algorithm) and schedule_json.read(scenario.algorithm).routes
+    if scenario.collective == "send_recv" or routed:  # another order would have another receiver, or other routes
         return (tuple(range(len(places))),)
     machine = machine_of(scenario)
     search = machine.nccl.graphs if machine and machine.nccl else ()
@@ -341,7 +342,8 @@ class Traffic(NamedTuple):
 def _traffic(source: AnySchedule) -> Traffic:
     size, rounds, pairs = source.participants, list[StepTraffic](), np.zeros(0, np.int64)
     sent = np.zeros(size, np.int64)
-    for times, rows in _steps(source):
+    for times, step in _steps(source):
+        rows = step.by_slot()
         apart = rows.src != rows.dst
         if not apart.any():
             continue
@@ -365,9 +367,7 @@ def pairs_of(source: AnySchedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 def _steps(source: AnySchedule) -> Iterator[tuple[int, Step]]:
     """Yield each step with the number of its repetitions; all repetitions have the same senders and receivers."""
     if isinstance(source, Schedule):
-        edges = np.flatnonzero(np.diff(source.step)) + 1
-        columns = (source.src, source.src_slot, source.dst, source.dst_slot, source.reduce)
-        yield from ((1, Step(*rows)) for rows in zip(*(np.split(column, edges) for column in columns), strict=True))
+        yield from ((1, step) for step in source.parts())
         return
     for part in source.parts():
         yield (part.times, part.first) if isinstance(part, Repeat) else (1, part)

@@ -35,8 +35,8 @@ CURE: Final = "ask for fewer ranks"
 
 
 class ScheduleWork(NamedTuple):
-    """The size of a schedule: its transfers; the rows of all its parts, where a repeated step counts once; and the rows
-    of its largest part. A row is one transfer of a step."""
+    """The size of a schedule in rows, each of which moves one slot (`by_slot`): the rows of all its transfers; those of
+    all its parts, where a repeated step counts once; those of its largest part. Dependences are found slot by slot."""
 
     transfers: int
     rows: int
@@ -53,8 +53,9 @@ def check_work(scenario: Scenario) -> None:
         # `whole`: no shortcut may run the schedule part by part. Kernels have a channel per peer, streams do not:
         # either some ranks stand for all, or every rank is run.
         plainly = scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None
-        of_kernels = scenario.executed_by is not None and not may_fold(make(FEW[0]))
-        whole = plainly or bool(scenario.striking) or of_kernels
+        some = make(FEW[0])
+        of_all = (scenario.executed_by is not None or not some.single) and not may_fold(some)
+        whole = plainly or bool(scenario.striking) or of_all
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
         few = found.rows <= COUNTED
@@ -120,7 +121,8 @@ def least_rows(scenario: Scenario) -> int:
 def _counted(source: StreamedSchedule) -> ScheduleWork:
     transfers, rows, largest = 0, 0, 0
     for part in source.make():  # parts are made one by one and dropped at once
-        transfers, rows, largest = transfers + part.transfers, rows + part.rows, max(largest, part.rows)
+        moved = int(part.first.count.sum())
+        transfers, rows, largest = transfers + moved * part.steps, rows + moved, max(largest, moved)
     return ScheduleWork(transfers, rows, largest)
 
 

@@ -17,7 +17,7 @@ from simcoll.report.verdicts import of_proofs
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective
 from simcoll.schedule.proof import Proof, prove
-from simcoll.schedule.schedule import Schedule
+from simcoll.schedule.schedule import Schedule, chunks_text
 from simcoll.topology.topology_builder import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -151,7 +151,9 @@ def diagram(schedule: Schedule) -> str:
     names = [str(p) if p < schedule.n else "sw" for p in range(n)]
     lines.append("step  " + "".join(f"{name:^6}" for name in names))
     last = -1
-    for row in schedule:
+    rows = list(schedule)
+    for first, end in itertools.pairwise([*schedule.heads.tolist(), len(rows)]):
+        row = rows[first]
         left, right = sorted((row.src, row.dst))
         cells = ["  │   "] * n
         for p in range(left, right):
@@ -160,13 +162,11 @@ def diagram(schedule: Schedule) -> str:
         tip = "+" if row.reduce else ("▸" if row.dst > row.src else "◂")
         cells[row.dst] = cells[row.dst][:2] + tip + cells[row.dst][3:]
         cells[row.src] = cells[row.src][:2] + ("●" if row.src != row.dst else "↺") + cells[row.src][3:]
-        lines.append(f"{row.step if row.step != last else '':>4}  {''.join(cells)}chunk {_slots(row)}".rstrip())
+        lines.append(
+            f"{row.step if row.step != last else '':>4}  {''.join(cells)}{chunks_text(rows[first:end])}".rstrip()
+        )
         last = row.step
     return "\n".join(lines)
-
-
-def _slots(row: Any) -> str:
-    return str(row.src_slot) if row.src_slot == row.dst_slot else f"{row.src_slot}→{row.dst_slot}"
 
 
 # --- verification ---

@@ -7,7 +7,8 @@ group. `slots`, (rings, m, w) or broadcastable to it, gives the w slots of each 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -268,6 +269,13 @@ def power_of_two(n: int) -> bool:
     [1, 2, 4, 8]
     """
     return n & (n - 1) == 0
+
+
+# The closed form, for `register`, of log2 n steps in which the data sent doubles or halves: n − 1 blocks in all.
+DOUBLING: Final[Mapping[str, Any]] = {
+    "cost": "log2(n) * alpha + (n - 1) * beta * m / n",
+    "cost_for": power_of_two,
+}
 
 
 def several(n: int) -> bool:

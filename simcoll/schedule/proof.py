@@ -107,11 +107,13 @@ def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers
     number = 0
     wanted = np.zeros(source.n_slots, np.bool_)
     wanted[slice(None) if chosen is None else chosen] = True
+    sums = np.append(0, np.cumsum(wanted))
     for part in source.parts():
         if isinstance(part, Repeat):
             when, rows = part.carrying(wanted)
         else:
-            rows = part if chosen is None else Step._make(column[wanted[part.src_slot]] for column in part)
+            rows = part.taken(sums[part.src_slot + part.count] > sums[part.src_slot]).by_slot()
+            rows = rows.taken(wanted[rows.src_slot])
             when = np.zeros(len(rows.src), np.int64)
         yield number + when, rows
         number += part.steps

@@ -114,6 +114,7 @@ class Algorithm:
     uses_groups: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     library: bool = False
+    chunks_apart: bool = False
     rotation: Callable[[Request], Rotation] | None = None
 
     def spelt(self, options: Mapping[str, str]) -> str:
@@ -143,12 +144,17 @@ class Algorithm:
             algorithm=label or self.name,
             n=request.n,
             n_chunks=chunks,
-            make=lambda: (self.steps if self.shipped else self._named_steps)(request),
+            make=lambda: self._messages(request),
             agents=len(request.two_levels()) if self.agent_a_group else int(self.needs_agent),
             pipelined=self.pipelined,
             root=request.root,
             rotation=rotation,
         )
+
+    def _messages(self, request: Request) -> Iterator[StepPattern]:
+        """Yield the steps with all that a rank sends to another in one step as one message."""
+        steps = (self.steps if self.shipped else self._named_steps)(request)
+        return steps if self.chunks_apart else (step.as_messages() for step in steps)
 
     def _named_steps(self, request: Request) -> Iterator[StepPattern]:
         with self.named():
@@ -213,8 +219,9 @@ def register(collective: str, name: str, **fields: Any) -> Callable[[Steps], Ste
     links with latency α and β time units per byte, for m bytes. It is a Python expression in `n, alpha, beta, m` (and
     `log2`, the floor of the logarithm), valid if `cost_for(n)`. `options`: the user's options and their values.
     `uses_groups`: the request's groups count. `needs_agent`: it needs a switch that reduces, or one in each group
-    (`agent_a_group`). `library`: NCCL has it, so `auto` may choose it. `rotation(request)`: a shift of ranks and chunks
-    that leaves the schedule unchanged.
+    (`agent_a_group`). `library`: NCCL has it, so `auto` may choose it. `chunks_apart`: chunks that a rank sends to
+    another in a step are messages of their own, e.g. as each tree has a channel; by default they are one message.
+    `rotation(request)`: a shift of ranks and chunks that leaves the schedule unchanged.
 
     >>> from simcoll import build, send
     >>> @register("broadcast", "from_the_root")

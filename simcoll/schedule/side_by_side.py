@@ -24,10 +24,13 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
         raise ScheduleError(f"{first.name}: groups side by side cannot share in-network agents")
     if len({(s.n_chunks, s.n) for s in schedules}) != 1:
         raise ScheduleError(f"{first.name}: groups side by side must be of equal size")
+    if any(s.routes for s in schedules):
+        raise ScheduleError(f"{first.name}: groups side by side cannot have transfers with routes of their own")
     order = np.argsort(np.concatenate([s.step for s in schedules]), kind="stable")
     columns = [np.concatenate(column)[order] for column in zip(*(s.columns for s in schedules), strict=True)]
     groups = tuple(g for s in schedules for g in s.groups)
-    return first.replace(groups=groups, **dict(zip(COLUMNS, columns, strict=True)))
+    none = np.zeros(0, np.int32)  # the default: no routes
+    return first.replace(groups=groups, route=none, **dict(zip(COLUMNS, columns, strict=True)))
 
 
 # --- copies ---
@@ -41,6 +44,9 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
     has a block for each rank, blocks are permuted with their ranks. An order must leave the root in its place, and for
     send_recv the rank behind the root; the proof of the result fails for any other order.
     """
+    if schedule.routes and any(order != tuple(range(len(order))) for order in orders):
+        raise ScheduleError(f"{schedule.name}: transfers with routes of their own cannot change places in copies")
+    schedule, times = schedule.by_slot(), len(orders)  # a copy may move the slots of a run apart
     each, width = _parts(schedule), schedule.n_slots - schedule.n_chunks
     names = ("src", "src_slot", "dst", "dst_slot")
     columns: dict[str, list[Numbers]] = {name: [] for name in names}
@@ -53,15 +59,12 @@ def in_copies(schedule: Schedule, orders: Sequence[Order]) -> Schedule:
         place = np.append(slot, scratch).astype(np.int32)
         for name in names:
             columns[name].append((place if name.endswith("slot") else rank)[getattr(schedule, name)])
-    # row i of all copies, then row i + 1: steps stay in order, and copies alternate within a step
-    rows = {name: np.stack(found, axis=1).ravel() for name, found in columns.items()}
-    times = len(orders)
-    return schedule.replace(
-        n_chunks=schedule.n_chunks * times,
-        step=np.repeat(schedule.step, times),
-        reduce=np.repeat(schedule.reduce, times),
-        **rows,
-    )
+    # transfer i of all copies, then transfer i + 1: steps stay in order, and copies alternate within a step
+    rows_of = schedule.taken(np.repeat(np.arange(schedule.transfers), times))
+    copy = np.repeat(np.tile(np.arange(times), schedule.transfers), rows_of.counts)
+    rows = {name: np.stack(found)[copy, rows_of.members] for name, found in columns.items()}
+    more = {name: getattr(schedule, name)[rows_of.members] for name in ("step", "reduce", "count", "joins", "route")}
+    return schedule.replace(n_chunks=schedule.n_chunks * times, **rows, **more)
 
 
 def _parts(schedule: Schedule) -> int:

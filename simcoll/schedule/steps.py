@@ -1,6 +1,7 @@
 """The steps that algorithms yield. A step is a set of transfers; a `Repeat` stands for many steps of one pattern.
 
-All transfers of a step read before any of them writes. Transfers are stored as columns of numbers, not as objects.
+All transfers of a step read before any of them writes. A step is a table of *rows*, stored as columns of numbers. A row
+moves one run of neighbouring slots. A transfer, i.e. a message, is a row and all rows behind it that `joins` marks.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simcoll.config.numpy_helpers import distinct
+from simcoll.config.numpy_helpers import Sets, all_differ, distinct
 
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 
 class Step(NamedTuple):
-    """The transfers of one step, as columns of equal length. `send` makes a step.
+    """The rows of one step, as columns of equal length. `send` makes a step.
+
+    A row moves the slots `src_slot` to `src_slot + count − 1` of `src` into as many slots of `dst`, from `dst_slot` on.
+    `joins` is true if the row travels in one message with the row before it.
 
     >>> send([1, 2], 0, 0, reduce=True).dst.tolist()
     [0, 0]
@@ -31,6 +35,8 @@ class Step(NamedTuple):
     dst: Ints
     dst_slot: Ints
     reduce: Bools
+    count: Ints  # type: ignore[assignment]  # a tuple has a method of this name
+    joins: Bools
 
     @property
     def first(self) -> Step:
@@ -39,30 +45,52 @@ class Step(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of transfers."""
+        """Number of rows."""
         return len(self.src)
 
     @property
     def transfers(self) -> int:
-        """Number of transfers, equal to `rows`. (In a `Repeat` the two numbers differ.)"""
-        return len(self.src)
+        """Number of transfers."""
+        return len(self.src) - int(np.count_nonzero(self.joins))
 
     @property
     def steps(self) -> int:
         """Number of steps: 1."""
         return 1
 
+    def whole(self) -> Step:
+        """Return the step itself: all rows of all steps, as of a `Repeat`."""
+        return self
+
+    @property
+    def single(self) -> bool:
+        """Whether each row is a transfer of one slot."""
+        return not self.joins.any() and not (self.count > 1).any()
+
+    def taken(self, rows: NDArray[Any]) -> Step:
+        """Return the step with only some of its `rows` (numbers or bools), in their order."""
+        return Step._make(column[rows] for column in self)
+
+    def by_slot(self) -> Step:
+        """Return the step with a row for each slot that a transfer moves."""
+        return self if self.single else _by_slot(self, np.zeros(self.rows, np.int32))[0]
+
+    def as_messages(self) -> Step:
+        """Return the step with all that a participant sends to another, and reduces alike, as one transfer."""
+        return _as_messages(self, None)[0]
+
     def in_order(self) -> Step:
-        """Return the step with its rows sorted: the first row of every sender, then the second row of every sender, and
-        so on. Engines take rows in this order, which is roughly the order in which they happen. The rows of one sender
-        keep their order."""
-        return _in_order(self, _sender_order(self.src))
+        """Return the step with its transfers sorted: the first transfer of every sender, then the second transfer of
+        every sender, and so on. Engines take transfers in this order, which is roughly the order in which they happen.
+        The transfers of one sender keep their order."""
+        return self.taken(_sender_order(self))
 
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """`times` steps between the same participants, whose slots change cyclically. In step k (from 0) a row uses slot
-    `base + (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's cycle."""
+    """`times` steps between the same participants, whose slots change cyclically. In step k (from 0) a row's run begins
+    at slot `base + (slot − base + k·shift) mod span`, on both sides. `base` (rows,) is the lowest slot of each row's
+    cycle."""
 
     first: Step
     times: int
@@ -72,13 +100,13 @@ class Repeat:
 
     @property
     def rows(self) -> int:
-        """Number of transfers of each step."""
+        """Number of rows of each step."""
         return len(self.first.src)
 
     @property
     def transfers(self) -> int:
         """Number of transfers of all steps."""
-        return self.rows * self.times
+        return self.first.transfers * self.times
 
     @property
     def steps(self) -> int:
@@ -106,51 +134,98 @@ class Repeat:
         return src, dst
 
     def carrying(self, wanted: Bools) -> tuple[NDArray[np.int64], Step]:
-        """Return the rows of all steps that send a `wanted` slot, and the step number of each row. `wanted`: a bool per
-        slot. The step numbers never decrease."""
+        """Return the rows of all steps that send a `wanted` slot, cut to rows of one slot, and the step number of each
+        row. `wanted`: a bool per slot. The step numbers never decrease."""
         step, chosen = self.first, np.flatnonzero(wanted)
         stride = math.gcd(self.shift, self.span)
+        if (step.count > stride).any():  # a run meets a slot in several steps
+            return self.by_slot().carrying(wanted)
         period = self.span // stride
-        within = chosen[None, :] - self.base[:, None]
-        apart = (within - (step.src_slot - self.base)[:, None]) % self.span  # slots that each row's slot has to advance
-        row, column = np.nonzero((within >= 0) & (within < self.span) & (apart % stride == 0))
+        ahead = chosen[None, :] - step.src_slot[:, None]  # from each run's first slot to the wanted one
+        place = ahead % stride  # in the run, when the run carries the wanted slot
+        within = chosen[None, :] - place - self.base[:, None]
+        row, column = np.nonzero((within >= 0) & (within < self.span) & (place < step.count[:, None]))
+        place, apart = place[row, column], (ahead - place)[row, column] % self.span
         inverse = pow(self.shift // stride, -1, period) if period > 1 else 0
-        when = apart[row, column] // stride * inverse % period
+        when = apart // stride * inverse % period
         times = np.maximum(0, -(-(self.times - when) // period))
-        row = np.repeat(row, times)
-        when = np.repeat(when, times) + period * (np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times))
+        row, place, when = (np.repeat(each, times) for each in (row, place, when))
+        when = when + period * (np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times))
         order = np.lexsort((row, when))
-        row, when = row[order], when[order]
-        rows = Step._make(column[row] for column in step)
-        src_slot, dst_slot = replace(self, first=rows, base=self.base[row])._slots(when)
+        row, place, when = row[order], place[order].astype(np.int32), when[order]
+        rows, single = step.taken(row), np.ones(len(row), np.int32)
+        rows = rows._replace(src_slot=rows.src_slot + place, dst_slot=rows.dst_slot + place, count=single)
+        src_slot, dst_slot = replace(self, first=rows, base=self.base[row] + place)._slots(when)
         return when, rows._replace(src_slot=src_slot, dst_slot=dst_slot)
 
+    def taken(self, rows: NDArray[Any]) -> Repeat:
+        """Return the repeat with only some `rows` (numbers or bools) of each step, in their order."""
+        return replace(self, first=self.first.taken(rows), base=self.base[rows])
+
+    def by_slot(self) -> Repeat:
+        """Return the repeat with a row for each slot that a transfer moves."""
+        if self.first.single:
+            return self
+        first, base = _by_slot(self.first, self.base)
+        return replace(self, first=first, base=base)
+
+    def as_messages(self) -> Repeat:
+        """Return the repeat with the rows of each step joined as `Step.as_messages` does."""
+        first, base = _as_messages(self.first, self.base)
+        return replace(self, first=first, base=base)
+
     def in_order(self) -> Repeat:
-        """Return the repeat with the rows of each step sorted as `Step.in_order` does."""
-        order = _sender_order(self.first.src)
-        return replace(self, first=_in_order(self.first, order), base=self.base[order])
+        """Return the repeat with the transfers of each step sorted as `Step.in_order` does."""
+        return self.taken(_sender_order(self.first))
 
 
 StepPattern = Step | Repeat
 
 
-def _in_order(step: Step, order: NDArray[np.intp]) -> Step:
-    """Return the step with its rows in `order`."""
-    return Step._make(column[order] for column in step)
+def _by_slot(step: Step, base: Ints) -> tuple[Step, Ints]:
+    """Return the step, and the column `base` of a `Repeat`, with a row for each slot."""
+    row = np.repeat(np.arange(step.rows), step.count)
+    within = (np.arange(len(row)) - np.repeat(np.cumsum(step.count) - step.count, step.count)).astype(np.int32)
+    rows = step.taken(row)
+    src_slot, dst_slot, joins = rows.src_slot + within, rows.dst_slot + within, rows.joins | (within > 0)
+    single = rows._replace(src_slot=src_slot, dst_slot=dst_slot, count=np.ones_like(within), joins=joins)
+    return single, base[row] + within
+
+
+def _as_messages(step: Step, base: Ints | None) -> tuple[Step, Ints]:
+    """Join rows of one sender and receiver, with equal `reduce`, as one transfer, in place of the first of them. Make
+    neighbouring slots one row. Return the step, and the column `base` of a `Repeat`: its runs stay runs in all steps if
+    their cycles are as far apart as their slots."""
+    cycles = np.zeros_like(step.src) if base is None else base
+    pair = (step.src.astype(np.int64) * (int(step.dst.max(initial=-1)) + 1) + step.dst) * 2 + step.reduce
+    if all_differ(pair):
+        return step, cycles
+    _, first, message = np.unique(pair, return_index=True, return_inverse=True)
+    order = np.argsort(first[message], kind="stable")
+    rows, cycles, message = step.taken(order), cycles[order], message[order]
+    joins = np.zeros(len(order), np.bool_)
+    joins[1:] = message[1:] == message[:-1]
+    follows = joins.copy()
+    for column in (rows.src_slot, rows.dst_slot) if base is None else (rows.src_slot, rows.dst_slot, cycles):
+        follows[1:] &= column[1:] == column[:-1] + rows.count[:-1]
+    begins = np.flatnonzero(~follows)
+    runs = rows._replace(joins=joins).taken(begins)
+    return runs._replace(count=np.add.reduceat(rows.count, begins).astype(np.int32)), cycles[begins]
 
 
 def send(
     src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | None = None, *, reduce: bool = False
 ) -> Step:
     """Return a step in which each `src` sends the chunk in its slot `slot` to `dst`, into the slot `to_slot` (default:
-    `slot`). Each argument is a number or a list. With `reduce` the target adds the chunk to its own.
+    `slot`). Each argument is a number or a list. With `reduce` the target adds the chunk to its own. All chunks that a
+    registered algorithm sends from one rank to another in a step are one message.
 
     >>> send([1, 2], 0, 0, reduce=True).src.tolist()
     [1, 2]
     """
     columns = np.broadcast_arrays(src, slot, dst, slot if to_slot is None else to_slot)
     s, ss, d, ds = (np.ascontiguousarray(c, dtype=np.int32).ravel() for c in columns)
-    return Step(s, ss, d, ds, np.full(s.shape, reduce))
+    return Step(s, ss, d, ds, np.full(s.shape, reduce), np.ones_like(s), np.zeros(s.shape, np.bool_))
 
 
 def join(*steps: Step) -> Step:
@@ -197,8 +272,14 @@ def _step_by_step(iterators: Sequence[Iterator[Step]]) -> Iterator[Step]:
         yield join(*steps)
 
 
-def _sender_order(src: Ints) -> NDArray[np.intp]:
-    """Return the order of rows by position in the sender's list; rows at equal positions are ordered by sender."""
+def _sender_order(step: Step) -> NDArray[np.intp]:
+    """Return the order of rows in which transfers are sorted by their position in the sender's list, and then by
+    sender."""
+    src = step.src
+    if step.joins.any():
+        heads = np.flatnonzero(~step.joins)
+        order = _sender_order(step.taken(heads))
+        return Sets(np.arange(step.rows), np.diff(heads, append=step.rows)).taken(order).members
     counts = np.bincount(src)
     each = len(src) // max(1, len(np.flatnonzero(counts)))
     if (src[1:] >= src[:-1]).all() and counts.max(initial=0) == each:  # a table, which needs no sorting
@@ -255,7 +336,7 @@ class Rotation(NamedTuple):
             "blocks": self.span == n_chunks and self.chunks * n == self.ranks * n_chunks,
             "": False,
         }[turns]
-        return kept and all(self._keeps(part, n, n_chunks) for part in parts)
+        return kept and all(self._keeps(part.by_slot(), n, n_chunks) for part in parts)
 
     def _keeps(self, part: StepPattern, n: int, n_chunks: int) -> bool:
         step = part.first
@@ -270,6 +351,8 @@ class Rotation(NamedTuple):
             ((step.dst + self.ranks) % n).astype(np.int32),
             self.chunk(step.dst_slot).astype(np.int32),
             step.reduce,
+            step.count,
+            step.joins,
         )
         once = len(distinct(step.dst.astype(np.int64) * n_chunks + step.dst_slot)) == len(step.dst)
         return once and all(map(np.array_equal, _sorted(step, n, n_chunks), _sorted(turned, n, n_chunks)))

@@ -108,13 +108,13 @@ POINTS = [
     ("reduce/binomial", "mesh", 5, 1000, 50, 1000, 42_000),  # 4→0 does not wait for the others
     ("all_gather/ring", "mesh", 3, 1000, 50, 1000, 15_360),  # the block of 334 B goes around: 2 (1000 + 6680)
     ("all_gather/direct", "star", 4, 4000, 50, 1000, 62_000),  # 2000 + 3·20 000
-    ("all_gather/bruck", "mesh", 4, 4000, 50, 1000, 61_000),  # never idle: 3·20 000 + 1000
-    ("all_gather/bruck(ports=2)", "mesh", 9, 9000, 50, 1000, 161_000),  # never idle: 8·20 000 + 1000
-    ("all_gather/bruck(ports=2)", "mesh", 9, 9, 50, 1000, 2120),  # own blocks go ahead, then 1020 + 5·20 + 1000
-    ("all_gather/pat", "mesh", 8, 8000, 50, 1000, 141_000),  # never idle: 7·20 000 + 1000
-    ("all_gather/pat", "mesh", 8, 8, 50, 1000, 3060),  # three ways one after another: 3 (1000 + 20)
+    ("all_gather/bruck", "mesh", 4, 4000, 50, 1000, 62_000),  # one block, then two: 2·1000 + 3·20 000
+    ("all_gather/bruck(ports=2)", "mesh", 9, 9000, 50, 1000, 162_000),  # two times 1 block, then 3: 2·1000 + 8·20 000
+    ("all_gather/bruck(ports=2)", "mesh", 9, 9, 50, 1000, 2160),  # 2·1000 + 8·20
+    ("all_gather/pat", "mesh", 8, 8000, 50, 1000, 143_000),  # 3·1000 + 7·20 000
+    ("all_gather/pat", "mesh", 8, 8, 50, 1000, 3140),  # 3·1000 + 7·20
     ("all_gather/pat(aggregation=1)", "mesh", 4, 4000, 50, 1000, 62_000),  # 20 000 + 2 (20 000 + 1000)
-    ("reduce_scatter/pat", "mesh", 4, 4000, 50, 1000, 61_000),  # all-gather's time, run backwards
+    ("reduce_scatter/pat", "mesh", 4, 4000, 50, 1000, 62_000),  # all-gather's time, run backwards
     ("gather/direct", "star", 3, 1800, 60, 1000, 22_000),  # all through one link: 2000 + 2·10 000
     ("barrier/dissemination", "mesh", 8, 8, 50, 1000, 3480),  # 3 (1000 + 160)
     ("send_recv/direct", "star", 2, 1000, 50, 1000, 22_000),  # cut through: 2·1000 + 20 000

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 from extras import batches
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import ENTRIES, RANKS_ONLY, program, schedule, star
+from networks import ENTRIES, RANKS_ONLY, full_mesh, program, schedule, star
 from oracle import (
     Change,
     Message,
@@ -41,7 +41,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Timeline
 from simcoll.engine.timing_model import Params, dependencies
-from simcoll.errors import InputError, StuckError
+from simcoll.errors import InputError, StuckError, TopologyError
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link as TopologyLink
 
@@ -153,19 +153,22 @@ def test_the_engines_are_the_rules(batch: int) -> None:
 
 
 def pieces_of(plan: Schedule, whole: Program, params: Params, itemsize: int) -> list[Message]:
-    """The messages of all loops by rules 7 and 8: `whole` says what each row sends, and by which way."""
+    """The messages of all loops by rules 7 and 8: `whole` says what each row of one slot sends, and by which way."""
     piece = max(itemsize, params.chunk // itemsize * itemsize)
     stagger = 1 if plan.pipelined else plan.n_steps
     found = []
-    for row, nbytes in enumerate(whole.nbytes.tolist()):
-        step, src, src_slot, dst, dst_slot, reduce = plan.row(row)
-        for loop in range(max(1, -(-nbytes // piece))):
+    for rows in np.split(np.arange(len(plan)), plan.heads[1:]):
+        step, src, src_slot, dst, dst_slot, reduce, *_ = plan.row(rows[0])
+        sizes = whole.nbytes[rows].tolist()
+        for loop in range(max(1, -(-max(sizes) // piece))):
             number = (loop * plan.n_chunks + src_slot) % max(1, params.channels)
             channel, side = (number, number) if params.channels else (dst, 0)
-            more, at = loop * plan.n_slots, (step + loop * stagger, loop, row)
+            more, at = loop * plan.n_slots, (step + loop * stagger, loop, rows[0])
             ends = src, src_slot + more, dst, dst_slot + more, reduce
-            size = min(piece, nbytes - loop * piece)
-            found.append((at, Message(at[0], *ends, size, tuple(whole.route(row)), channel, side)))
+            size = sum(max(0, min(piece, nbytes - loop * piece)) for nbytes in sizes)
+            slots = [(plan.row(row).src_slot + more, plan.row(row).dst_slot + more) for row in rows[1:]]
+            route = tuple(whole.route(rows[0]))
+            found.append((at, Message(at[0], *ends, size, route, channel, side, more=tuple(slots))))
     return [message for _, message in sorted(found, key=lambda each: each[0])]
 
 
@@ -189,8 +192,10 @@ def check_pieces(collective: str, algorithm: str, seed: int) -> bool:
     params = Params(**own, chunk=rng.choice([20, 40, 90]), channels=rng.choice([0, 1, 2, 3]))
     late = {rng.randrange(n): 10**6} if rng.random() < 0.3 else {}
     size, ranks = 4 * rng.randint(20, 120), topology.ranks
-    whole = bind(plan, topology, ranks, replace(params, chunk=0), size, itemsize=4, weights=weights)
-    messages = pieces_of(plan, whole, params, itemsize=4)
+    slots = plan.by_slot()
+    apart = slots.replace(joins=np.zeros_like(slots.joins))
+    whole = bind(apart, topology, ranks, replace(params, chunk=0), size, itemsize=4, weights=weights)
+    messages = pieces_of(slots, whole, params, itemsize=4)
     links = list(zip(topology.bandwidths.tolist(), topology.latencies.tolist(), strict=True))
     played = bind(plan, topology, ranks, params, size, itemsize=4, weights=weights, arrivals=late)
     found = event.run(played)
@@ -199,7 +204,7 @@ def check_pieces(collective: str, algorithm: str, seed: int) -> bool:
     call = StreamedProgram(plan, topology, ranks, params, size, 4, late, weights)
     totals = run(call, Policy(keep="totals")).totals
     assert (totals.makespan_ps, totals.messages) == (found.makespan_ps, sum(not m.local for m in messages)), seed
-    return len(messages) < played.loops * len(plan)
+    return len(messages) < played.loops * plan.transfers
 
 
 def may_be_weighted(collective: str) -> bool:
@@ -214,6 +219,34 @@ def test_loops_count_what_is_sent(entry: tuple[str, str], monkeypatch: pytest.Mo
     monkeypatch.setattr(engine_run, "MOST_HELD", 0)
     lacking = [check_pieces(*entry, seed) for seed in range(6)]
     assert any(lacking) or not may_be_weighted(entry[0])
+
+
+@pytest.mark.parametrize("sharing", ["fifo", "fair"])
+def test_a_transfer_takes_its_own_route(sharing: Literal["fifo", "fair"]) -> None:
+    """Transfers with random routes of their own, and some without, take the oracle's times over the named links."""
+    topology, rules = full_mesh(5, TopologyLink(7 * 10**9, latency_ps=300)), Rules(sharing, o_send=50, slots=2)
+    links = list(zip(topology.bandwidths.tolist(), topology.latencies.tolist(), strict=True))
+    number = {name: link for link, name in enumerate(topology.link_names)}
+    for seed in range(20):
+        rng, rows, routes, messages = random.Random(seed), [], [], []
+        for step in sorted(rng.choices(range(4), k=12)):
+            through = rng.sample(range(5), rng.randint(2, 4))
+            slot, (src, *_, dst) = rng.randrange(3), through
+            rows.append((step, src, slot, dst, slot, rng.random() < 0.5))
+            routes.append(tuple(topology.ranks[rank] for rank in through))
+            hops = tuple(number["->".join(ends)] for ends in pairwise(routes[-1]))
+            messages.append(Message(*rows[-1], 1000, hops))
+        route = np.array([-1 if len(way) == 2 else i for i, way in enumerate(routes)], np.int32)
+        plan = Schedule.from_rows(
+            rows, collective="all_reduce", algorithm="own", n=5, n_chunks=3, route=route, routes=tuple(routes)
+        )
+        played = bind(plan, topology, topology.ranks, Params(sharing, o_send=50, slots=2), 3000)
+        whole = event.run(played)
+        check_times(whole, simulate(messages, links, rules), seed)
+        check_fast(played, whole, seed)
+    astray = plan.replace(routes=tuple(tuple(reversed(way)) for way in routes))
+    with pytest.raises(TopologyError, match="does not lead from"):
+        bind(astray, topology, topology.ranks, Params(), 3000)
 
 
 def within_the_clock(run: Callable[..., Timeline | None], *how: Any) -> Timeline | None:
@@ -251,7 +284,8 @@ def test_slots_may_be_far_apart(ways: list[tuple[int, int, int, bool]], data: st
     for spread in (1, 2**28 - 1):
         rows = [(s, a, slot * spread, b, slot * spread, r) for s, (a, b, slot, r) in zip(steps, ways, strict=True)]
         plan = Schedule.from_rows(rows, collective="all_reduce", algorithm="own", n=4, n_chunks=1)
-        found.append([column.tolist() for column in dependencies(plan)])
+        reads, chain, adds = dependencies(plan)
+        found.append([column.tolist() for column in (*reads, *chain, adds)])
     assert found[0] == found[1]
 
 
@@ -264,8 +298,9 @@ def test_what_sizes_and_slots_share_is_as_bound_anew(channels: int) -> None:
         params = Params(sharing="fifo", channels=channels, slots=slots, chunk=100)
         shared = bind(made, topology, topology.ranks, params, nbytes)
         alone = bind(copy(made), topology, topology.ranks, params, nbytes)
-        for name in ("way", "kind", "channel", "side", "reads", "chain", "credit", "channel_before"):
+        for name in ("way", "kind", "channel", "side", "adds", "credit", "channel_before"):
             assert np.array_equal(getattr(shared, name), getattr(alone, name)), (name, slots, nbytes)
+        assert all(map(np.array_equal, (*shared.reads, *shared.chain), (*alone.reads, *alone.chain)))
         used: dict[tuple[int, int, int], list[int]] = {}
         for i, key in enumerate(zip(alone.src.tolist(), alone.dst.tolist(), alone.channel.tolist(), strict=True)):
             before = used.setdefault(key, [])

@@ -122,10 +122,12 @@ def fixed_point(messages: list[Message], links: list[Link], rules: Rules, arriva
             if cost:
                 side_free[m.dst, m.side] = end[i]
         for i, m in enumerate(messages):
-            beneath = [j for j in range(i) if (messages[j].dst, messages[j].dst_slot) == (m.dst, m.dst_slot)]
-            waits = m.reduce or (beneath and messages[beneath[-1]].step == m.step)
-            under = complete[beneath[-1]] if beneath else arrivals.get(m.dst, 0)
-            complete[i] = max(end[i], under if waits else 0)
+            complete[i] = end[i]
+            for where in m.writes:
+                beneath = [j for j in range(i) if where in messages[j].writes]
+                waits = m.reduce or (beneath and messages[beneath[-1]].step == m.step)
+                under = complete[beneath[-1]] if beneath else arrivals.get(m.dst, 0)
+                complete[i] = max(complete[i], under if waits else 0)
         if old == [*start, *sent, *arrive, *end, *complete, *itertools.chain(*head)]:
             return [Times(*row) for row in zip(start, sent, arrive, end, complete, strict=True)]
 
@@ -135,8 +137,9 @@ def _start(
     start: list[int], sent: list[int], end: list[int], complete: list[int]
 ) -> int:  # fmt: skip
     m, here = messages[i], arrivals.get(messages[i].src, 0)
-    written = [j for j, w in enumerate(messages) if (w.dst, w.dst_slot) == (m.src, m.src_slot) and w.step < m.step]
-    times = [here, complete[written[-1]] if written else here]
+    times = [here]
+    for slot, _ in m.slots:
+        times += [complete[j] for j, w in enumerate(messages) if (m.src, slot) in w.writes and w.step < m.step][-1:]
     channel = [j for j in range(i) if (messages[j].src, messages[j].channel) == (m.src, m.channel)]
     times += [max(sent[j], start[j] + rules.g) for j in channel]
     connection = [j for j in channel if messages[j].dst == m.dst]

@@ -30,6 +30,7 @@ def run(
     if op not in OPERATORS:
         raise ValueError(f"{op!r} is no operator; choose from: {', '.join(OPERATORS)}")
     check_shape(schedule)
+    schedule = schedule.by_slot()
     if len(inputs) != schedule.n or len({len(array) for array in inputs}) != 1:
         raise ValueError(f"needs {schedule.n} arrays of one length")
     combine = OPERATORS[op]

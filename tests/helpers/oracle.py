@@ -47,6 +47,17 @@ class Message:
     side: Hashable = None
     tasks: tuple[int, int] | None = None  # of its sender and of its receiver; channel and side are theirs alone
     rules: Rules | None = None  # what its operation fixes for itself
+    more: tuple[tuple[int, int], ...] = ()  # further slots that it reads and writes
+
+    @property
+    def slots(self) -> tuple[tuple[int, int], ...]:
+        """Each slot that it reads, and the slot that it writes."""
+        return ((self.src_slot, self.dst_slot), *self.more)
+
+    @property
+    def writes(self) -> list[tuple[int, int]]:
+        """Each participant and slot that it writes."""
+        return [(self.dst, slot) for _, slot in self.slots]
 
     @property
     def local(self) -> bool:
@@ -160,7 +171,7 @@ def causes(messages: Sequence[Message], rules: Rules, tasks: Sequence[Task] = ()
             found["done", k] |= {("complete", i)} if m.tasks[1] == k else set()
     for i, m in enumerate(messages):
         before = range(i)
-        found["start", i] = {_version(messages, m.src, m.src_slot, m.step), ("here", m.src)}
+        found["start", i] = {_version(messages, m.src, slot, m.step) for slot, _ in m.slots} | {("here", m.src)}
         channel = [j for j in before if (messages[j].src, messages[j].channel) == (m.src, m.channel)]
         if channel:
             found["start", i] |= {("sent", channel[-1]), ("gap", channel[-1])}
@@ -174,23 +185,20 @@ def causes(messages: Sequence[Message], rules: Rules, tasks: Sequence[Task] = ()
             found["start", i] |= {("end", j) for j in before if messages[j].step < m.step}
 
         found["complete", i] = {("end", i)}
-        same_step = [j for j in before if messages[j].step == m.step and _writes(messages[j]) == _writes(m)]
-        if same_step:
-            found["complete", i].add(("complete", same_step[-1]))
-        elif m.reduce:
-            found["complete", i].add(_version(messages, m.dst, m.dst_slot, m.step))
-            if m.tasks and ("here", m.dst) in found["complete", i]:
-                found["complete", i].add(("open", m.tasks[1]))
+        for where in m.writes:
+            same_step = [j for j in before if messages[j].step == m.step and where in messages[j].writes]
+            if same_step:
+                found["complete", i].add(("complete", same_step[-1]))
+            elif m.reduce:
+                found["complete", i].add(_version(messages, *where, m.step))
+        if m.tasks and ("here", m.dst) in found["complete", i]:
+            found["complete", i].add(("open", m.tasks[1]))
     return found
-
-
-def _writes(m: Message) -> tuple[int, int]:
-    return m.dst, m.dst_slot
 
 
 def _version(messages: Sequence[Message], participant: int, slot: int, step: int) -> Event:
     """What completes the newest version of a slot made before `step`; the initial one comes with its participant."""
-    makers = [j for j, m in enumerate(messages) if m.step < step and _writes(m) == (participant, slot)]
+    makers = [j for j, m in enumerate(messages) if m.step < step and (participant, slot) in m.writes]
     return ("complete", makers[-1]) if makers else ("here", participant)
 
 
@@ -592,7 +600,17 @@ def random_case(rng: random.Random, *, contention: bool) -> tuple[list[Message],
                 )
             )
         step += 1
+    messages = [_with_more_slots(random.Random(f"{target} {i}"), m, sizes) for i, m in enumerate(messages)]
     return messages, links, _rules(rng, tiny), _arrivals(rng, n, tiny)
+
+
+def _with_more_slots(rng: random.Random, message: Message, sizes: Sequence[int]) -> Message:
+    """In one case of four, the message with further slots, each of which it reads and writes once."""
+    reads, writes = (rng.sample(range(len(sizes)), len(sizes)) for _ in range(2))
+    more = [pair for pair in zip(reads, writes, strict=True) if not {pair[0]} & {message.src_slot}]
+    more = [pair for pair in more if pair[1] != message.dst_slot and (not message.local or pair[0] != pair[1])]
+    kept = more[: rng.randint(1, 3)] if rng.random() < 0.25 else []
+    return replace(message, more=tuple(kept), nbytes=message.nbytes + sum(sizes[slot] for slot, _ in kept))
 
 
 def random_tasks(
@@ -625,6 +643,7 @@ def random_tasks(
         done += [
             replace(
                 m, src_slot=m.src_slot + 8 * op, dst_slot=m.dst_slot + 8 * op, channel=m.channel + 2 * op,
+                more=tuple((read + 8 * op, written + 8 * op) for read, written in m.more),
                 side=m.channel + 2 * op, tasks=(parts[m.src], parts[m.dst]), rules=own,
             )
             for m in messages if a <= m.step < b

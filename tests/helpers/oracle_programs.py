@@ -27,7 +27,11 @@ def program_of(
     build: Callable[..., Program] = assemble,
 ) -> Program:
     """The oracle's case as a program, route by route."""
-    rows = [(m.step, m.src, m.src_slot, m.dst, m.dst_slot, m.reduce) for m in messages]
+    rows = [
+        (m.step, m.src, read, m.dst, written, m.reduce, 1, place > 0)
+        for m in messages
+        for place, (read, written) in enumerate(m.slots)
+    ]
     n = 1 + max(max(m.src, m.dst) for m in messages)
     schedule = Schedule.from_rows(rows, collective="all_reduce", algorithm="random", n=n, n_chunks=1)
     bandwidths, latencies = (np.array(column) for column in zip(*links, strict=True))
@@ -35,12 +39,11 @@ def program_of(
     network = SimpleNamespace(bandwidths=bandwidths, latencies=latencies, link_names=names)
     params = Params(**{field: getattr(rules, field) for field in Rules.__dataclass_fields__})
     hop = np.cumsum([0, *(len(m.route) for m in messages)], dtype=np.int32)
-    routes = ProgramRoutes(
-        schedule.src, schedule.dst, hop, np.array([link for m in messages for link in m.route], dtype=np.int32)
-    )
+    ends = schedule.src[schedule.heads], schedule.dst[schedule.heads]
+    routes = ProgramRoutes(*ends, hop, np.array([link for m in messages for link in m.route], dtype=np.int32))
     sizes, kind = np.unique([m.nbytes for m in messages], return_inverse=True)
     number = np.array([m.channel for m in messages], dtype=np.int32)
-    columns = Columns(np.arange(len(rows), dtype=np.int32), sizes, kind.astype(np.int32), number, *waits(schedule))
+    columns = Columns(np.arange(len(messages), dtype=np.int32), sizes, kind.astype(np.int32), number, *waits(schedule))
     return build(schedule, params, network, routes, columns, {r: t for r, t in arrivals.items() if r < n})
 
 

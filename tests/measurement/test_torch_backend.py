@@ -216,12 +216,17 @@ def task_of(schedule: Schedule, elements: int, op: str = "sum", dtype: str = "in
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    """Any all_reduce that need not be one: swaps, duplicates, local copies, several writes to a slot in one step."""
+    """Any all_reduce that need not be one: swaps, duplicates, local copies, several writes to a slot in one step, and
+    messages of several slots."""
     n, chunks, steps = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
     rank, slot = st.integers(0, n - 1), st.integers(0, chunks - 1)
     row = st.tuples(st.integers(0, steps - 1), rank, slot, rank, slot, st.booleans())
     rows = sorted(draw(st.lists(row, max_size=14)), key=lambda row: row[0])
-    return Schedule.from_rows(rows, collective="all_reduce", algorithm="any", n=n, n_chunks=chunks)
+    apart = Schedule.from_rows(rows, collective="all_reduce", algorithm="any", n=n, n_chunks=chunks)
+    if draw(st.booleans()):
+        return apart
+    messages = [part.as_messages() for part in apart.parts()]
+    return Schedule.from_steps(messages, collective="all_reduce", algorithm="any", n=n, n_chunks=chunks)
 
 
 @pytest.mark.usefixtures("fake")
@@ -230,7 +235,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 @settings(max_examples=40)
 def test_any_schedule_gives_what_the_definition_gives(post: str, schedule: Schedule, chunk: int, seed: int):
     """Over a network that takes its time and its own order, with tags or without, whole or in loops: each rank ends
-    with what executors.data.run computes, bit by bit, and again when run once more on the result."""
+    with what numpy_run.run computes, bit by bit, and again when run once more on the result."""
     elements = 3 * schedule.n_chunks
     exchanges = exchanges_of(bound(schedule, elements, chunk), elements, post)
     inputs = [sample(task_of(schedule, elements), rank) for rank in range(schedule.n)]
@@ -304,7 +309,7 @@ def test_what_a_dry_run_tells_is_what_is_posted():
         for rank in range(4):
             lines = list(part_of(program, rank, 8 * elements, 8).lines(8))
             told = [
-                re.findall(r"(send|receive|reduce) chunk [^;]*? (?:to|from) (\d+), tag (\d+)", line) for line in lines
+                re.findall(r"(send|receive|reduce) chunks? [^;]*? (?:to|from) (\d+), tag (\d+)", line) for line in lines
             ]
             posted = [{("send" if kind == "send" else "recv", str(peer), str(tag)) for kind, peer, tag in batch}
                       for batch in wire.batches[rank]]  # fmt: skip
@@ -388,7 +393,7 @@ def test_parts_make_the_whole(n: int):
         except RefusedError:
             continue
         parts = [part_of(program, rank, 8 * elements, 8) for rank in range(n)]
-        moves = {kind: {(move.index, part.rank, move.peer, 8 * move.span.count)
+        moves = {kind: {(move.index, part.rank, move.peer, 8 * move.count)
                         for part in parts for stage in part.stages for move in getattr(stage, kind)}
                  for kind in ("sends", "receives")}  # fmt: skip
         rows = zip(program.src.tolist(), program.dst.tolist(), program.nbytes.tolist(), strict=True)

@@ -23,7 +23,7 @@ from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import ALGORITHMS, Groups
 from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.side_by_side import joined
-from simcoll.schedule.steps import Repeat, send
+from simcoll.schedule.steps import Repeat, join, send
 
 Array = NDArray[Any]
 
@@ -128,7 +128,8 @@ def numbers(n: int, length: int, dtype: str = "int64") -> list[Array]:
 
 def sent_by_rank(s: Schedule) -> list[Fraction]:
     """What each rank sends, in buffers."""
-    counts = np.bincount(s.src[s.src != s.dst], minlength=s.participants)
+    away = s.src != s.dst
+    counts = np.bincount(s.src[away], s.count[away], minlength=s.participants)
     return [Fraction(int(count), s.n_chunks) for count in counts[: s.n]]
 
 
@@ -245,12 +246,14 @@ def test_uneven_blocks(data: st.DataObject, n: int) -> None:
 
 @given(st.data(), st.sampled_from([pair for pair in ENTRIES if pair not in MAY_REPEAT]), st.integers(2, 12))
 @settings(max_examples=120, deadline=None)
-def test_every_transfer_is_needed(data: st.DataObject, pair: tuple[str, str], n: int) -> None:
-    """Without any one of its transfers a schedule is refused, and the refusal names a rank and a chunk."""
-    s = schedule(*pair, n)
+def test_every_slot_of_every_transfer_is_needed(data: st.DataObject, pair: tuple[str, str], n: int) -> None:
+    """Without any one of the slots that its transfers move a schedule is refused, and the refusal names a rank and a
+    chunk."""
+    s = schedule(*pair, n).by_slot()
     lost = data.draw(st.integers(0, len(s) - 1))
-    names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce")
-    torn = s.replace(**{name: np.delete(getattr(s, name), lost) for name in names})
+    names = ("step", "src", "src_slot", "dst", "dst_slot", "reduce", "count")
+    alone = np.zeros(len(s) - 1, np.bool_)  # each slot a transfer of its own, as a message may have lost its first one
+    torn = s.replace(joins=alone, route=s.route[:-1], **{name: np.delete(getattr(s, name), lost) for name in names})
     proofs: tuple[Proof, ...] = ("full", "fingerprint")
     for how in proofs:
         with pytest.raises(ScheduleError) as refusal:
@@ -260,9 +263,11 @@ def test_every_transfer_is_needed(data: st.DataObject, pair: tuple[str, str], n:
 
 @pytest.mark.parametrize("n", [2, 3, 8, 13])
 def test_counts(n: int) -> None:
-    """Steps and messages are those of the textbook."""
+    """Steps and messages are those of the textbook: all that a rank sends to another in a step is one message."""
     log, up = n.bit_length() - 1, (n - 1).bit_length()
     fold = 0 if n == 1 << log else 2
+    folded = 2 * (n - (1 << log))  # messages of the ranks beyond a power of two
+    ways = 2 if n > 2 else 1  # in which one may go round a ring to reach different neighbours
     counts = {
         ("all_reduce", "naive"): (2, 2 * (n - 1)),
         ("all_reduce", "all_pairs"): (1, n * (n - 1)),
@@ -271,23 +276,28 @@ def test_counts(n: int) -> None:
         ("all_reduce", "ring_unchunked"): (n - 1, n * (n - 1)),
         ("all_reduce", "tree"): (2 * log, 2 * (n - 1)),
         ("all_reduce", "double_binary_tree"): (2 * up, 4 * (n - 1)),
-        ("all_reduce", "recursive_doubling"): (log + fold, (log << log) + 2 * (n - (1 << log))),
+        ("all_reduce", "recursive_doubling"): (log + fold, (log << log) + folded),
+        ("all_reduce", "halving_doubling"): (2 * log + fold, (2 * log << log) + folded),
         ("all_reduce", "nvls"): (2, 2 * n),
-        ("all_reduce", "bidirectional_ring"): (2 * (n - 1), 4 * n * (n - 1)),
+        ("all_reduce", "bidirectional_ring"): (2 * (n - 1), ways * 2 * n * (n - 1)),
         ("all_gather", "nvls"): (2, n * n),
         ("reduce_scatter", "nvls"): (2, n * n + n),
         ("all_gather", "direct"): (1, n * (n - 1)),
         ("all_gather", "ring"): (n - 1, n * (n - 1)),
-        ("all_gather", "bruck"): (up, n * (n - 1)),
-        ("all_gather", "pat"): (up, n * (n - 1)),
-        ("reduce_scatter", "pat"): (up, n * (n - 1)),
-        ("all_gather", "naive"): (2, n * (n - 1)),
+        ("all_gather", "bruck"): (up, up * n),
+        ("all_gather", "pat"): (up, up * n),
+        ("reduce_scatter", "pat"): (up, up * n),
+        ("all_gather", "recursive_doubling"): (log + fold, (log << log) + folded),
+        ("reduce_scatter", "recursive_halving"): (log + fold, (log << log) + folded),
+        ("all_gather", "naive"): (2, 2 * (n - 1)),
         ("reduce_scatter", "ring"): (n - 1, n * (n - 1)),
         ("reduce_scatter", "direct"): (1, n * (n - 1)),
-        ("reduce_scatter", "naive"): (2, (n + 1) * (n - 1)),
+        ("reduce_scatter", "naive"): (2, 2 * (n - 1)),
         ("all_to_all", "direct"): (1, n * (n - 1)),
         ("gather", "direct"): (1, n - 1),
+        ("gather", "binomial"): (up, n - 1),
         ("scatter", "direct"): (1, n - 1),
+        ("scatter", "binomial"): (up, n - 1),
         ("reduce", "naive"): (1, n - 1),
         ("reduce", "chain"): (n - 1, n - 1),
         ("reduce", "binomial"): (up, n - 1),
@@ -302,6 +312,49 @@ def test_counts(n: int) -> None:
     }
     found = {pair: (schedule(*pair, n).n_steps, schedule(*pair, n).messages) for pair in counts}
     assert found == counts
+
+
+@pytest.mark.parametrize(("collective", "name"), ENTRIES)
+def test_transfers_by_slot(collective: str, name: str) -> None:
+    """Taken slot by slot, a schedule keeps its transfers, its bytes and what every slot holds in the end; and no step
+    sends two messages from one rank to another that are reduced alike, unless the algorithm keeps chunks apart."""
+    for spec, n in itertools.product(specs(collective, name), (2, 5, 8)):
+        s = schedule(collective, spec, n)
+        single = s.by_slot()
+        moved = [
+            (row.step, row.src, row.src_slot + i, row.dst, row.dst_slot + i, row.reduce, 1, row.joins or i > 0)
+            for row in s
+            for i in range(row.count)
+        ]
+        assert list(single) == moved and single.by_slot() is single
+        assert [single.src[single.heads].tolist(), single.n_slots] == [s.src[s.heads].tolist(), s.n_slots]
+        assert (single.transfers, single.messages, sent_by_rank(single)) == (s.transfers, s.messages, sent_by_rank(s))
+        prove(single)
+        if not ALGORITHMS[collective][name].chunks_apart:
+            messages = np.stack([column[s.heads] for column in (s.step, s.src, s.dst, s.reduce)])
+            assert np.unique(messages, axis=1).shape == messages.shape
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 2, *[st.integers(0, 6)] * 2, st.booleans()), max_size=30))
+def test_messages_have_the_rows_they_are_made_of(rows: list[tuple[int, int, int, int, bool]]) -> None:
+    """Law: joined as messages and taken slot by slot again, a step has its rows, those of one message in their order,
+    and one transfer for each sender, receiver and `reduce`. A `Repeat` keeps its rows in every step, too."""
+    parts = [send(src, dst, slot, to, reduce=reduce) for src, dst, slot, to, reduce in rows]
+    step = join(send([], [], []), *parts)
+    messages = step.as_messages()
+    again = list(zip(*(column.tolist() for column in messages.by_slot()[:5]), strict=True))
+    kept = list(zip(*(column.tolist() for column in step[:5]), strict=True))
+
+    def message(row: tuple[int, int, int, int, bool]) -> tuple[int, int, bool]:
+        return row[0], row[2], row[4]
+
+    assert again == sorted(kept, key=lambda row: [message(other) for other in kept].index(message(row)))
+    assert messages.transfers == len(set(map(message, kept)))
+    base = np.minimum(step.src_slot, step.dst_slot) // 4 * 4
+    repeat = Repeat(step, 3, base.astype(np.int32), 7, 2)
+    for one, other in zip(repeat, repeat.as_messages().by_slot(), strict=True):
+        columns = [list(zip(*(column.tolist() for column in each[:5]), strict=True)) for each in (one, other)]
+        assert sorted(columns[0]) == sorted(columns[1])
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 13])
@@ -357,7 +410,8 @@ def test_lean_collectives_move_no_block_twice(n: int) -> None:
     """Whatever the number of ranks, direct, ring, Bruck and PAT gathers bring each rank each foreign block once."""
     for name in ("direct", "ring", "bruck", "bruck(ports=2)", "bruck(ports=7)", "pat", "pat(aggregation=2)"):
         s = schedule("all_gather", name, n)
-        assert len(set(zip(s.dst.tolist(), s.dst_slot.tolist(), strict=True))) == len(s) == n * (n - 1)
+        moved = [(row.dst, row.dst_slot) for row in s.by_slot()]
+        assert len(set(moved)) == len(moved) == n * (n - 1)
 
 
 @pytest.mark.parametrize(("groups", "size"), [(1, 4), (2, 3), (3, 1), (5, 4)])
@@ -383,12 +437,12 @@ def test_pat_aggregates(n: int, exponent: int) -> None:
     there, back = (build(collective, f"pat(aggregation={most})", n) for collective in ("all_gather", "reduce_scatter"))
     prove(there, "full")
     prove(back, "full")
-    _, carried = np.unique(np.stack([there.step, there.src, there.dst]), axis=1, return_counts=True)
+    carried = np.add.reduceat(there.count, there.heads)
     assert carried.max() <= most
     if n == 2 ** (n.bit_length() - 1):
         most = min(most, n // 2)
         assert there.n_steps == most.bit_length() - 1 + n // most - 1
-    last = there.n_steps - 1
+    there, back, last = there.by_slot(), back.by_slot(), there.n_steps - 1
     rows = zip(last - there.step, there.dst, there.src, there.src_slot, strict=True)
     assert sorted(rows) == sorted(zip(back.step, back.src, back.dst, back.src_slot, strict=True))
 
@@ -430,18 +484,20 @@ def gridded(collective: str, algorithm: str, dims: tuple[int, ...]) -> Schedule:
 @pytest.mark.parametrize("dims", DIMS)
 def test_rings_by_dimension(dims: tuple[int, ...]) -> None:
     """Σ (k−1) steps over sides k, twice for an all_reduce. Every rank sends to its neighbours in the grid only, and
-    where sides are equal as much to each."""
+    where sides are equal as much to each, with one message a step."""
     n, steps = int(np.prod(dims)), sum(side - 1 for side in dims)
     for collective, halves in (("all_reduce", 2), ("reduce_scatter", 1), ("all_gather", 1)):
         s = gridded(collective, "ring_by_dimension", dims)
         prove(s)
-        assert (s.n_steps, s.messages) == (halves * steps, halves * n * (n - 1) * 2 * len(dims))
+        assert (s.n_steps, s.count.sum()) == (halves * steps, halves * n * (n - 1) * 2 * len(dims))
         assert set(sent_by_rank(s)) == {Fraction(halves * (n - 1), n)}
         apart = np.stack(np.unravel_index(s.dst, dims)) - np.stack(np.unravel_index(s.src, dims))
         assert ((apart != 0).sum(axis=0) == 1).all()
         assert all((np.isin(np.abs(apart[axis]), (0, 1, side - 1))).all() for axis, side in enumerate(dims))
         if len(set(dims)) == 1 and dims[0] > 2:
-            _, shares = np.unique(np.stack([s.src, s.dst]), axis=1, return_counts=True)
+            assert s.messages == s.n_steps * n * 2 * len(dims)
+            slots = s.by_slot()
+            _, shares = np.unique(np.stack([slots.src, slots.dst]), axis=1, return_counts=True)
             assert len(shares) == n * 2 * len(dims) and len(set(shares.tolist())) == 1
 
 
@@ -449,14 +505,18 @@ def test_rings_by_dimension(dims: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dims", DIMS)
 def test_swing(dims: tuple[int, ...], ports: str) -> None:
     """2 Σ ⌈log2 k⌉ steps over sides k, ⌈log2 (k−1)⌉ for odd ones, and no block comes to a rank twice. In the s-th step
-    along an even side a rank swaps with that 1, 3, 5, 11, … places on, even and odd ones in opposite directions."""
+    along an even side a rank swaps with that 1, 3, 5, 11, … places on, even and odd ones in opposite directions, with
+    one message a port."""
     n, parts = int(np.prod(dims)), 2 * len(dims) if ports == "all" else 1
     s = gridded("all_reduce", f"swing(ports={ports})", dims)
     prove(s)
     steps = sum((side - side % 2 - 1).bit_length() for side in dims)
-    assert (s.n_steps, s.messages) == (2 * steps, 2 * n * (n - 1) * parts)
+    assert (s.n_steps, s.count.sum()) == (2 * steps, 2 * n * (n - 1) * parts)
+    alike = len(set(dims)) == 1 and dims[0] > 2  # else parts may go to one rank in one step
+    if not any(side % 2 for side in dims) and (ports == "one" or alike):
+        assert s.messages == s.n_steps * n * parts
     if len(dims) == 1 and n % 2 == 0:
-        for t in s:
+        for t in s.by_slot():
             number = min(t.step, s.n_steps - 1 - t.step)
             way = sum((-2) ** i for i in range(number + 1)) * (-1) ** (t.src + t.src_slot % parts)
             assert t.dst == (t.src + way) % n
@@ -467,8 +527,8 @@ def test_gather_and_scatter_mirror(name: str) -> None:
     """Scatter is gather run backwards."""
     for n, root in ((2, 1), (7, 3), (8, 0)):
         up, down = schedule("gather", name, n, root), schedule("scatter", name, n, root)
-        there = {(s.src, s.dst, s.src_slot) for s in up}
-        assert there == {(s.dst, s.src, s.src_slot) for s in down}
+        there = {(s.src, s.dst, s.src_slot) for s in up.by_slot()}
+        assert there == {(s.dst, s.src, s.src_slot) for s in down.by_slot()}
 
 
 @pytest.mark.parametrize("n", [2, 6, 8, 14, 64])
@@ -522,8 +582,8 @@ def test_hierarchical_keeps_bytes_inside() -> None:
     for spec in ("hierarchical", "hierarchical(across=recursive_doubling)"):
         s = schedule("all_reduce", spec, 8, groups=((0, 1, 2, 3), (4, 5, 6, 7)))
         crossing = s.src // 4 != s.dst // 4
-        assert set(np.bincount(s.src[~crossing]) / s.n_chunks) == {1.5}
-        assert set(np.bincount(s.src[crossing]) / s.n_chunks) == {0.25}
+        for rows, share in ((~crossing, 1.5), (crossing, 0.25)):
+            assert set(np.bincount(s.src[rows], s.count[rows]) / s.n_chunks) == {share}
 
 
 def test_hierarchical_steps() -> None:
@@ -586,6 +646,6 @@ def test_sending_what_was_never_put_there_is_refused() -> None:
 
 
 def test_a_schedule_beyond_memory_is_refused_in_words() -> None:
-    """A table of 2 × 10^14 transfers is not begun."""
-    with pytest.raises(InputError, match=r"199999980000000 transfers in a table take 4200000 GB of memory"):
+    """A table of 2 × 10^14 rows is not begun."""
+    with pytest.raises(InputError, match=r"199999980000000 rows of a table take 5199999 GB of memory"):
         build("all_reduce", "ring", 10**7)

@@ -83,14 +83,19 @@ class Starts(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """The rows that wait for each row: see `invert_waits`. `chain` is the row whose write must be complete before the
-    row's own. When a row ends, row `credit_after` may start, `credit_later` loops later (empty: 0). `turn`, (2 ×
-    rows,): the rows that may start when it ends, under blocking sends."""
+    """The rows that wait for each row. A list of rows, e.g. `chain`, has for row r the entries `first_chain[r]` to
+    `first_chain[r + 1]` − 1. Writes of the rows `chain` must be complete before the row's own, and its own before those
+    of the rows `chained`. The rows `readers` read what it writes. When a row ends, row `credit_after` may start,
+    `credit_later` loops later (empty: 0). `turn`, (2 × rows,): the rows that may start when it ends, under blocking
+    sends. `settled`, by row, is the next row of a list of rows to be settled."""
 
+    first_chain: Any
     chain: Any
-    chain_after: Any
+    first_chained: Any
+    chained: Any
     first_reader: Any
-    next_reader: Any
+    readers: Any
+    settled: Any
     credit_after: Any
     credit_later: Any
     channel_after: Any
@@ -192,18 +197,27 @@ def receive(row: Any, loop: Any, layout: Layout) -> Any:
 
 
 @jit
-def invert_waits(waits: Any, after: Any, pending: Any) -> None:
-    """Invert "row i waits for row j" into "row j is followed by row i". `waits` are reads, chain, credit (may be empty)
-    and channel_before. Results: `after` (first_reader, next_reader, chain_after, credit_after and channel_after, filled
-    with −1 by the caller), and `pending` (filled with 0), the number of rows that each row waits for."""
-    reads, chain, credit, before = waits
-    first_reader, next_reader, chain_after, credit_after, channel_after = after
-    for i in range(len(reads) - 1, -1, -1):
-        if reads[i] >= 0:
-            next_reader[i], first_reader[reads[i]] = first_reader[reads[i]], i
-            pending[i] += 1
-        if chain[i] >= 0:
-            chain_after[chain[i]] = i
+def invert(first: Any, before: Any, first_after: Any, after: Any) -> None:
+    """Invert a list of rows: from "row r waits for the rows `before`, from entry `first[r]` to `first[r + 1]` − 1" to
+    "the rows `after`, from entry `first_after[r]` on, wait for row r". The caller fills `first_after` with 0."""
+    for e in range(len(before)):
+        first_after[before[e]] += 1
+    for r in range(1, len(first_after)):
+        first_after[r] += first_after[r - 1]
+    for r in range(len(first) - 2, -1, -1):
+        for e in range(first[r], first[r + 1]):
+            first_after[before[e]] -= 1
+            after[first_after[before[e]]] = r
+
+
+@jit
+def invert_waits(first_read: Any, credit: Any, before: Any, after: Any, pending: Any) -> None:
+    """Invert "row i waits for row j" into "row j is followed by row i", for `credit` (may be empty) and channel_before
+    (`before`). Results: `after` (credit_after and channel_after, filled with −1 by the caller), and `pending` (filled
+    with 0), the number of rows that each row waits for, with those that it reads."""
+    credit_after, channel_after = after
+    for i in range(len(before)):
+        pending[i] += first_read[i + 1] - first_read[i]
         if len(credit) and credit[i] >= 0:
             credit_after[credit[i]] = i
             pending[i] += 1
@@ -263,13 +277,31 @@ def send(row: Any, loop: Any, t: Any, ready: Any, progress: Progress) -> None:
 
 
 @jit
+def completes(row: Any, loop: Any, t: Any, progress: Progress) -> Any:
+    """Return when a transfer that ended at `t` is complete; −1 if an earlier write to its slots is not complete, or if
+    it reduces into the input of a task that is not open."""
+    successors, tasks, base = progress.successors, progress.tasks, loop * progress.starts.rows
+    t = max(t, value(progress.came, row))
+    for e in range(successors.first_chain[row], successors.first_chain[row + 1]):
+        before = successors.chain[e] + base
+        if progress.state[before] != COMPLETE:
+            return -1
+        t = max(t, progress.starts.when[before])
+    if len(tasks.adds_to) and tasks.adds_to[row] >= 0:
+        k = tasks.adds_to[row]
+        return -1 if tasks.waits[k] > 0 else max(t, tasks.opened[k])
+    return t
+
+
+@jit
 def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """Complete a transfer at `t`: readers of what it wrote may start, and later writes to its slot may complete."""
+    """Complete a transfer at `t`: readers of what it wrote may start, and later writes to its slots may complete."""
     starts, state, successors = progress.starts, progress.state, progress.successors
     complete, receiver, done = progress.times.complete, progress.tasks.receiver, progress.done
-    while True:
-        i = row + loop * starts.rows
-        state[i], starts.when[i] = COMPLETE, t
+    base, settled = loop * starts.rows, successors.settled
+    state[row + base], starts.when[row + base], settled[row] = COMPLETE, t, -1
+    while row >= 0:
+        t, then = starts.when[row + base], settled[row]
         if len(complete):
             complete[row] = t
         if len(done):
@@ -277,20 +309,22 @@ def settle(row: Any, loop: Any, t: Any, progress: Progress) -> None:
             done[dst] = max(done[dst], t)
         if len(receiver):
             count_down(receiver[row], t, progress.tasks)
-        reader = successors.first_reader[row]
-        while reader >= 0:
-            relax(reader, loop, t, starts)
-            reader = successors.next_reader[reader]
-        row = successors.chain_after[row]
-        if row < 0 or state[row + loop * starts.rows] != ENDED:
-            return
-        t = max(t, starts.when[row + loop * starts.rows])
+        for e in range(successors.first_reader[row], successors.first_reader[row + 1]):
+            relax(successors.readers[e], loop, t, starts)
+        for e in range(successors.first_chained[row], successors.first_chained[row + 1]):
+            later = successors.chained[e]
+            if state[later + base] == ENDED:
+                whole = completes(later, loop, starts.when[later + base], progress)
+                if whole >= 0:
+                    state[later + base], starts.when[later + base] = COMPLETE, whole
+                    settled[later], then = then, later
+        row = then
 
 
 @jit
 def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
-    """End a transfer at `t`; complete it, unless an earlier write to its slot has to be complete first."""
-    starts, state, successors, tasks = progress.starts, progress.state, progress.successors, progress.tasks
+    """End a transfer at `t`; complete it, unless an earlier write to its slots has to be complete first."""
+    starts, state, successors = progress.starts, progress.state, progress.successors
     end, credit_after, turn = progress.times.end, successors.credit_after, successors.turn
     base = loop * starts.rows
     if len(end):
@@ -303,13 +337,10 @@ def finish(row: Any, loop: Any, t: Any, progress: Progress) -> None:
         for after in (turn[2 * row], turn[2 * row + 1]):
             if after >= 0:
                 relax(after, loop, t, starts)
-    before, k = successors.chain[row], tasks.adds_to[row] if len(tasks.adds_to) else -1
-    if (before >= 0 and state[before + base] != COMPLETE) or (k >= 0 and tasks.waits[k] > 0):
+    whole = completes(row, loop, t, progress)
+    if whole < 0:
         state[row + base], starts.when[row + base] = ENDED, t
     else:
-        whole = max(t, starts.when[before + base] if before >= 0 else value(progress.came, row))
-        if k >= 0:
-            whole = max(whole, tasks.opened[k])
         settle(row, loop, whole, progress)
     if len(progress.barriers.left):
         pass_barriers(row, t, starts, progress.barriers)
@@ -354,7 +385,9 @@ def open_task(k: Any, progress: Progress) -> None:
     for e in range(tasks.first_added[k], tasks.first_added[k + 1]):
         i = tasks.added[e]
         if state[i] == ENDED:
-            settle(i, 0, max(t, starts.when[i]), progress)
+            whole = completes(i, 0, max(t, starts.when[i]), progress)
+            if whole >= 0:
+                settle(i, 0, whole, progress)
     count_down(k, t + tasks.duration[k], tasks)
 
 

@@ -8,33 +8,38 @@
     }
 
 GOAL gives the sizes of messages, but not which data they carry. Files that simcoll writes name the data in labels:
-`t7s2a0b3r` is transfer 7, in step 2, from slot 0 to slot 3, reducing. A computation of length 0 at rank 0 names the
+`t7s2a0b3r` is transfer 7, in step 2, from slot 0 to slot 3, reducing; `a0b3n2` is a
+run of 2 slots, and a message of several runs names each of them. A computation of length 0 at rank 0 names the
 collective. For other files we assume that a message carries the sender's whole buffer, or its partial result.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import deque
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
+import numpy as np
+
 from simcoll.config.input_files import ImportLog
-from simcoll.engine.timing_model import Dependencies, dependencies
+from simcoll.engine.timing_model import dependencies
 from simcoll.errors import InputError, Place, RefusedError, ScheduleError
 from simcoll.formats.schedules import thread_programs
 from simcoll.formats.schedules.thread_programs import MOST_RANKS, MOST_TRANSFERS, RecordedTransfers, plain
 from simcoll.schedule.collectives import COLLECTIVES, collective
 from simcoll.schedule.names import collective_named
-from simcoll.schedule.schedule import Schedule
+from simcoll.schedule.schedule import Schedule, Transfer
 
 MOST_OF_OTHERS: Final = 20_000  # most messages of a file that simcoll did not write
 _LINE: Final = re.compile(r"(?:(\w+)\s*:)?\s*(send|recv|calc)\s+([0-9]+)\s*b?(?:\s+(?:to|from)\s+([0-9]+))?(.*)")
 _WAITS: Final = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
 _TAG: Final = re.compile(r"\btag\s+([0-9]+)")
 _RANK: Final = re.compile(r"rank\s+([0-9]+)\s*\{?")
-_LABEL: Final = re.compile(r"[tu]([0-9]{1,9})s([0-9]{1,9})a([0-9]{1,9})b([0-9]{1,9})(r?)")
+_RUN: Final = re.compile(r"a([0-9]{1,9})b([0-9]{1,9})(?:n([0-9]{1,9}))?")
+_LABEL: Final = re.compile(rf"[tu]([0-9]{{1,9}})s([0-9]{{1,9}})((?:{_RUN.pattern})+)(r?)")
 _WHOLE: Final = re.compile(r"simcoll_([a-z_]+)_n([0-9]{1,9})_root([0-9]{1,6})_p([01])_(\w*)")
 _REMARK: Final = re.compile(r"//.*|#.*|/\*.*?\*/")
 _WHOLE_BUFFER: Final = ("broadcast", "reduce", "all_reduce", "barrier")  # sender and receiver determine the data
@@ -152,14 +157,17 @@ def _op(line: str, n: int, place: Place) -> _GoalLine:
 
 
 def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
-    rows = []
+    rows, numbers = [], []
     for rank, ops in enumerate(ranks):
         for op in ops:
             label = _LABEL.fullmatch(op.label)
             if label and (op.kind == "send" or (op.kind == "calc" and op.label.startswith("t"))):
-                number, step, a, b = map(int, label.groups()[:4])
-                rows.append((number, (step, rank, a, op.peer if op.kind == "send" else rank, b, bool(label[5]))))
-    if len({number for number, _ in rows}) < len(rows) or len(rows) > MOST_TRANSFERS:
+                number, step, peer = int(label[1]), int(label[2]), op.peer if op.kind == "send" else rank
+                numbers.append(number)
+                for place, run in enumerate(_RUN.finditer(label[3])):
+                    a, b, count = int(run[1]), int(run[2]), int(run[3] or 1)
+                    rows.append((number, place, (step, rank, a, peer, b, label.group(7) == "r", count, place > 0)))
+    if len(set(numbers)) < len(numbers) or sum(row[6] for *_, row in rows) > MOST_TRANSFERS:
         raise ScheduleError("two operations have the label of one transfer, or there are too many transfers")
     name, n_chunks, root, pipelined, algorithm = whole.groups()
     if (
@@ -168,10 +176,10 @@ def _ours(ranks: list[list[_GoalLine]], whole: re.Match[str]) -> Schedule:
         or int(root) >= len(ranks)
     ):
         raise ScheduleError(f"{whole[0][:60]!r} names no collective, or its numbers are too large")
-    if any(max(row[2], row[4]) * len(ranks) > thread_programs.MOST_PLACES for _, row in rows):
+    if any((max(row[2], row[4]) + row[6]) * len(ranks) > thread_programs.MOST_PLACES for *_, row in rows):
         raise ScheduleError("a label names a slot that is too large")
     return Schedule.from_rows(
-        [row for _, row in sorted(rows)],
+        [row for *_, row in sorted(rows)],
         collective=name,
         algorithm=algorithm or "imported",
         n=len(ranks),
@@ -239,10 +247,10 @@ def _played(ranks: list[list[_GoalLine]], name: str, root: int) -> Schedule:
         at = (ready[0] or ready[1]).popleft()
         rank = at[0]
         if ops[at].kind == "send":
-            sent[at] = moves.read(rank, 0), holds[rank]
+            sent[at] = moves.read(rank, [0]), holds[rank]
         elif ops[at].kind == "recv":
             number, came = sent[sender[at]]
-            moves.write(number, rank, 0, not copies and came != everyone)
+            moves.write(number, rank, [0], not copies and came != everyone)
             holds[rank] |= came
         order.done(at)
     return moves.schedule(collective=name, algorithm="goal", n=len(ranks), n_chunks=1, root=root)
@@ -255,38 +263,51 @@ def dump(schedule: Schedule, nbytes: int, itemsize: int = 4) -> str:
     """Return a schedule as GOAL text for buffers of `nbytes`; raises RefusedError if the format cannot express it."""
     if schedule.agents or schedule.groups != (tuple(range(schedule.n)),):
         raise RefusedError("GOAL has one group of ranks and no switches that reduce; take another algorithm")
-    if len(schedule) > MOST_TRANSFERS:
-        raise RefusedError(f"{len(schedule)} transfers are too many for text; take fewer ranks (most {MOST_TRANSFERS})")
+    if (moved := int(schedule.count.sum())) > MOST_TRANSFERS:
+        raise RefusedError(
+            f"{moved} transfers of a chunk are too many for text; take fewer ranks (most {MOST_TRANSFERS})"
+        )
     waits = dependencies(schedule)
-    sizes = _sizes(schedule, waits, nbytes, itemsize)
+    sizes = _sizes(schedule, nbytes, itemsize)
     lines: list[list[str]] = [[] for _ in range(schedule.n)]
     label = f"simcoll_{schedule.collective}_n{schedule.n_chunks}_root{schedule.root}_p{int(schedule.pipelined)}"
     name = plain(schedule.algorithm, "own").translate(str.maketrans("-.", "__"))
     lines[0].append(f"{label}_{name}: calc 0")
     codes, ends = [], []
-    for i, row in enumerate(schedule):
-        codes.append(f"{i}s{row.step}a{row.src_slot}b{row.dst_slot}{'r' if row.reduce else ''}")
+    rows = list(schedule)
+    for i, (first, end) in enumerate(itertools.pairwise([*schedule.heads.tolist(), len(rows)])):
+        row, runs = rows[first], "".join(map(_run, rows[first:end]))
+        codes.append(f"{i}s{row.step}{runs}{'r' if row.reduce else ''}")
         ends.append(f"{'t' if row.src == row.dst else 'u'}{codes[-1]}")
         if row.src == row.dst:
             lines[row.src].append(f"t{codes[i]}: calc 0")
         else:
             lines[row.src].append(f"t{codes[i]}: send {sizes[i]}b to {row.dst} tag {i} cpu 0 nic 0")
             lines[row.dst].append(f"u{codes[i]}: recv {sizes[i]}b from {row.src} tag {i} cpu 0 nic 0")
-        before = int(waits.reads[i])
-        while before >= 0:  # wait for the version that is read, and for earlier reductions into it
-            lines[row.src].append(f"t{codes[i]} requires {ends[before]}")
-            before = int(waits.chain[before])
+        awaited, found = waits.reads.of(i), set[int]()
+        while awaited:  # wait for the versions that are read, and for earlier reductions into them
+            if (before := awaited.pop()) not in found:
+                found.add(before)
+                lines[row.src].append(f"t{codes[i]} requires {ends[before]}")
+                awaited += waits.chain.of(before)
     texts = [f"num_ranks {schedule.n}", ""]
     for rank, operations in enumerate(lines):
         texts += [f"rank {rank} {{", *operations, "}", ""]
     return "\n".join(texts)
 
 
-def _sizes(schedule: Schedule, waits: Dependencies, nbytes: int, itemsize: int) -> list[int]:
-    """Return the bytes of each transfer: the size of the slot whose initial data the transfer carries."""
+def _run(row: Transfer) -> str:
+    return f"a{row.src_slot}b{row.dst_slot}" + (f"n{row.count}" if row.count > 1 else "")
+
+
+def _sizes(schedule: Schedule, nbytes: int, itemsize: int) -> list[int]:
+    """Return the bytes of each transfer: the sizes of the slots whose initial data the transfer carries."""
     held = collective(schedule.collective).sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root, itemsize)
+    rows = schedule.by_slot()
+    reads = dependencies(rows.replace(joins=np.zeros(len(rows), np.bool_))).reads
     sizes: list[int] = []
-    for row, before in zip(schedule, waits.reads.tolist(), strict=True):
+    for i, row in enumerate(rows):
         first = int(held[row.src, row.src_slot]) if row.src_slot < schedule.n_chunks else 0
-        sizes.append(first if before < 0 else sizes[before])
-    return sizes
+        sizes.append(sizes[reads.of(i)[0]] if reads.of(i) else first)
+    whole: list[int] = np.add.reduceat(sizes, rows.heads).tolist() if sizes else []
+    return whole

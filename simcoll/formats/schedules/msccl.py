@@ -2,14 +2,15 @@
 
 Steps: `s` send; `r` receive; `rcs` receive, store and send on; `rrc` receive, reduce with src and store at dst; `rrs`
 receive, reduce and send on without storing; `rrcs` also stores; `cpy` and `re` copy and reduce within the GPU; `nop`
-waits. Buffers are `i`nput, `o`utput and `s`cratch; offsets and counts are in chunks. A step waits for the one before it
-in its thread block and for step `deps` of thread block `depid`.
+waits. Buffers are `i`nput, `o`utput and `s`cratch; offsets and counts are in chunks. A message carries all `cnt` chunks
+of a step. A step waits for the one before it in its thread block and for step `deps` of thread block `depid`.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,8 +41,10 @@ _TYPES: Final = {name: name for name in (*RECEIVES, *SENDS, "cpy", "re", "nop")}
 _BUFFERS: Final = {"i": "i", "o": "o", "s": "s"}
 
 
+_AT: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.1)?")  # step, row, and whether the row joins the row before it
+
 BufferPlace = tuple[str, int]  # a buffer and an offset in it, in chunks
-PendingSends = dict[tuple[int, int, int], deque[list[int]]]  # data in flight, by sender, receiver and channel
+PendingSends = dict[tuple[int, int, int], deque[int]]  # transfers in flight, by sender, receiver and channel
 
 
 class MscclOp(NamedTuple):
@@ -112,8 +115,6 @@ def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
             f"protocol {root.attributes['proto']} is not kept: a schedule has none, a scenario's `protocol` has"
         )
     notes.assume(THREADS)
-    if any(op.chunks > 1 for thread in program for op in thread.ops):
-        notes.assume("steps of several chunks become a transfer a chunk")
 
 
 # --- the file ---
@@ -169,9 +170,8 @@ def _op(element: Element, index: int) -> MscclOp:
         (element.one_of(f"{side}buf", _BUFFERS), element.whole(f"{side}off", "0", least=-1)) for side in ("src", "dst")
     )
     count = element.whole("cnt", "1", least=1, most=thread_programs.MOST_TRANSFERS)
-    step, _, row = element.attributes.get("at", "").partition(".")
-    short = len(step) < 10 and len(row) < 10
-    hint = Hint(int(step), int(row)) if short and step.isdecimal() and row.isdecimal() else None
+    at = _AT.fullmatch(element.attributes.get("at", ""))
+    hint = Hint(int(at[1]), int(at[2]), bool(at[3])) if at else None
     return MscclOp(kind, src, dst, count, waits, hint, element)
 
 
@@ -230,24 +230,21 @@ class _Interpreter:
             if not queue:
                 return False
             came = queue.popleft()
-            if len(came) != op.chunks:
-                op.element.wrong(f"receives {op.chunks} chunks, and {len(came)} are sent", "give both the same cnt")
+            if (sent := len(moves.read_slots[came])) != op.chunks:
+                op.element.wrong(f"receives {op.chunks} chunks, and {sent} are sent", "give both the same cnt")
             if op.kind == "rrs" and not self.store:
                 held = list(itertools.islice(self.spare[gpu], op.chunks))
             else:
                 held = slots(op.src if op.kind == "rrs" else op.dst)
             reduces = op.kind not in ("r", "rcs")
             operand = slots(op.src) if reduces else held
-            for number, slot in zip(came, held, strict=True):
-                moves.write(number, gpu, slot, reduces and operand == held)
-            for a, b in zip(operand, held, strict=True):
-                moves.local(gpu, a, b, True)
+            moves.write(came, gpu, held, reduces and operand == held)
+            moves.local(gpu, operand, held, True)
         if op.kind in SENDS:
-            sent = [moves.read(gpu, slot, op.hint) for slot in (slots(op.src) if op.kind == "s" else held)]
-            self.ways.setdefault((gpu, thread.send, thread.channel), deque()).append(sent)
+            number = moves.read(gpu, slots(op.src) if op.kind == "s" else held, op.hint)
+            self.ways.setdefault((gpu, thread.send, thread.channel), deque()).append(number)
         elif op.kind in ("cpy", "re"):
-            for a, b in zip(slots(op.src), slots(op.dst), strict=True):
-                moves.local(gpu, a, b, op.kind == "re", op.hint)
+            moves.local(gpu, slots(op.src), slots(op.dst), op.kind == "re", op.hint)
         return True
 
     def _slots(self, gpu: int, op: MscclOp, place: BufferPlace) -> list[int]:

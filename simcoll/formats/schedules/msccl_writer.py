@@ -2,7 +2,9 @@
 
 In every step each rank does its sends, then its own copies, then its receives, so that no thread block is blocked for
 ever. A receive and the next send of the same data become one step (`rcs`, `rrcs`; `rrs` if nobody reads the stored
-value). The attribute `at` of a step, which executors ignore, gives step and row of its transfer in the schedule.
+value). A step moves a run of neighbouring chunks, `cnt` of them; a message of several runs becomes several steps. The
+attribute `at` of a step, which executors ignore, gives step and row in the schedule, and a third number if the row
+belongs to the message of the row before it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import quoteattr
+
+import numpy as np
 
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import RefusedError
@@ -37,14 +41,18 @@ class _Event(NamedTuple):
     row: Transfer
 
     @property
-    def reads(self) -> int | None:
-        """The slot that the action reads, if any."""
-        return None if self.does == "receive" else self.row.src_slot
+    def reads(self) -> range:
+        """The slots that the action reads."""
+        return _run(self.row.src_slot, 0 if self.does == "receive" else self.row.count)
 
     @property
-    def writes(self) -> int | None:
-        """The slot that the action writes, if any."""
-        return None if self.does == "send" else self.row.dst_slot
+    def writes(self) -> range:
+        """The slots that the action writes."""
+        return _run(self.row.dst_slot, 0 if self.does == "send" else self.row.count)
+
+
+def _run(first: int, count: int) -> range:
+    return range(first, first + count)
 
 
 @dataclass
@@ -54,6 +62,7 @@ class _BlockStep:
     kind: str
     src: int = 0
     dst: int = 0
+    chunks: int = 0
     at: str = ""
     waits: tuple[Peers, int] | None = None
     awaited: bool = False
@@ -66,6 +75,7 @@ def dump(schedule: Schedule, protocol: Protocol = "Simple", notes: ImportLog | N
     """Return a schedule as XML, with the attribute `proto`; `notes` get warnings if executors would not run it. Raises
     RefusedError if the format cannot express the schedule."""
     _check(schedule)
+    schedule = _within_buffers(schedule)
     scratch = schedule.n_slots - schedule.n_chunks
     ranks = [_rank(schedule, rank, events) for rank, events in enumerate(_events(schedule))]
     channels = 1 + max((_channel(schedule.n, peers, r) for r, rank in enumerate(ranks) for peers in rank), default=0)
@@ -129,7 +139,7 @@ def _step(number: int, op: _BlockStep, rank: GpuBlocks, own: str, schedule: Sche
         src, dst = -1, -1
     return {
         "s": number, "type": op.kind, "srcbuf": src_buffer, "srcoff": src, "dstbuf": dst_buffer, "dstoff": dst,
-        "cnt": 0 if op.kind == "nop" else 1, "depid": depid, "deps": deps, "hasdep": int(op.awaited),
+        "cnt": op.chunks, "depid": depid, "deps": deps, "hasdep": int(op.awaited),
         **({"at": op.at} if op.at else {}),
     }  # fmt: skip
 
@@ -141,8 +151,17 @@ def _check(schedule: Schedule) -> None:
         raise RefusedError(f"MSCCL's XML has no reducing switch, and {schedule.name} needs one; take another")
     if schedule.groups != (tuple(range(schedule.n)),):
         raise RefusedError("MSCCL's XML holds one group of all ranks; export without subgroups")
-    if len(schedule) > MOST_TRANSFERS:
-        raise RefusedError(f"{len(schedule)} transfers are too many for XML; take fewer ranks (most {MOST_TRANSFERS})")
+    if (moved := int(schedule.count.sum())) > MOST_TRANSFERS:
+        raise RefusedError(
+            f"{moved} transfers of a chunk are too many for XML; take fewer ranks (most {MOST_TRANSFERS})"
+        )
+
+
+def _within_buffers(schedule: Schedule) -> Schedule:
+    """Return the schedule with a row for each slot if any run goes on from the buffer into scratch slots."""
+    columns = schedule.src_slot, schedule.dst_slot
+    across = [(slot < schedule.n_chunks) & (slot + schedule.count > schedule.n_chunks) for slot in columns]
+    return schedule.by_slot() if np.any(across) else schedule
 
 
 # --- the actions of each rank ---
@@ -170,13 +189,15 @@ def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
     first: dict[tuple[int, int], int] = {}  # the first receive into a slot
     for i, row in step:
         if row.src != row.dst:
-            first.setdefault((row.dst, row.dst_slot), i)
-    readers = Counter((row.src, row.src_slot) for _, row in left)
+            for slot in _run(row.dst_slot, row.count):
+                first.setdefault((row.dst, slot), i)
+    readers = Counter((row.src, slot) for _, row in left for slot in _run(row.src_slot, row.count))
     while left:
         for item in left:
             i, row = item
-            others = readers[row.dst, row.dst_slot] - (row.src_slot == row.dst_slot)
-            if not others and first.get((row.dst, row.dst_slot), i) >= i:
+            places = [(row.dst, slot) for slot in _run(row.dst_slot, row.count)]
+            own = int(row.src_slot == row.dst_slot)
+            if all(readers[place] == own and first.get(place, i) >= i for place in places):
                 break
         else:
             raise RefusedError(
@@ -184,7 +205,7 @@ def _copies(step: list[tuple[int, Transfer]]) -> Iterator[tuple[int, Transfer]]:
                 "which MSCCL's XML cannot say; copy through a scratch slot"
             )
         left.remove(item)
-        readers[row.src, row.src_slot] -= 1
+        readers.subtract((row.src, slot) for slot in _run(row.src_slot, row.count))
         yield item
 
 
@@ -205,7 +226,8 @@ def _rank(schedule: Schedule, number: int, events: list[_Event]) -> GpuBlocks:
         if event.does == "send" and held.get(at) == len(ops) - 1 and ops:
             op = ops[-1]  # the previous step of this thread block received the data, and no event used them since
             op.kind, op.at = _sent_on(op.kind, events, next_on, at), _at(event)
-            readers.setdefault(event.row.src_slot, []).append((peers, len(ops) - 1))
+            for slot in event.reads:
+                readers.setdefault(slot, []).append((peers, len(ops) - 1))
             continue
         waits = _waits(event, peers, writer, readers)
         for wait in waits[:-1]:
@@ -214,28 +236,28 @@ def _rank(schedule: Schedule, number: int, events: list[_Event]) -> GpuBlocks:
         for peer, index in waits:
             rank[peer][index].awaited = True
         here = (peers, len(ops) - 1)
-        if event.reads is not None:
-            readers.setdefault(event.reads, []).append(here)
-        if event.writes is not None:
-            writer[event.writes], readers[event.writes] = here, []
+        for slot in event.reads:
+            readers.setdefault(slot, []).append(here)
+        for slot in event.writes:
+            writer[slot], readers[slot] = here, []
         following = next_on.get(at)
-        if event.does == "receive" and following is not None and _goes_on(events, following, peers):
+        if following is not None and _goes_on(event, events[following]) and events[following].row.dst == peers[0]:
             held[following] = here[1]
     return rank
 
 
 def _next_accesses(events: list[_Event]) -> dict[int, int]:
-    """Return, for each event that reads or writes, the next event that uses its slot."""
-    following: dict[int, int] = {}
-    last: dict[int, list[int]] = {}
+    """Return for each event the next event that uses the slots that it writes (or reads, if it writes none). An event
+    of several slots, which are not next used by one event together, is left out."""
+    following: dict[int, Counter[int]] = {}
+    last: dict[int, int] = {}
     for at, event in enumerate(events):
-        for slot in {event.reads, event.writes} - {None}:
-            assert slot is not None
-            for before in last.get(slot, []):
-                if slot == (events[before].writes if events[before].writes is not None else events[before].reads):
-                    following.setdefault(before, at)
-            last[slot] = [at]
-    return following
+        for slot in {*event.reads, *event.writes}:
+            before = last.get(slot)
+            if before is not None and slot in (events[before].writes or events[before].reads):
+                following.setdefault(before, Counter())[at] += 1
+            last[slot] = at
+    return {at: next(iter(used)) for at, used in following.items() if [*used.values()] == [events[at].row.count]}
 
 
 def _partners(n: int, rank: int, events: list[_Event], next_on: Mapping[int, int]) -> dict[int, int]:
@@ -243,7 +265,7 @@ def _partners(n: int, rank: int, events: list[_Event], next_on: Mapping[int, int
     most forwarded transfers are chosen first."""
     counts: Counter[Peers] = Counter()
     for at, following in next_on.items():
-        if events[at].does == "receive" and events[following].does == "send":
+        if _goes_on(events[at], events[following]):
             counts[events[following].row.dst, events[at].row.src] += 1
     partners: dict[int, int] = {}
     for (send, receive), _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -262,9 +284,9 @@ def _peers(event: _Event, partner: Mapping[int, int]) -> Peers:
     return event.row.dst, receive
 
 
-def _goes_on(events: list[_Event], following: int, peers: Peers) -> bool:
-    """Return whether the thread block with these peers next sends the data that it received."""
-    return events[following].does == "send" and events[following].row.dst == peers[0]
+def _goes_on(event: _Event, following: _Event) -> bool:
+    """Return whether an event receives the data that the following event sends."""
+    return event.does == "receive" and following.does == "send" and following.reads == event.writes
 
 
 def _sent_on(kind: str, events: list[_Event], next_on: Mapping[int, int], at: int) -> str:
@@ -274,21 +296,21 @@ def _sent_on(kind: str, events: list[_Event], next_on: Mapping[int, int], at: in
         return "rcs"
     following = next_on.get(at)
     event = events[following] if following is not None else None
-    over = event is not None and event.reads is None and event.does == "receive" and not event.row.reduce
+    over = event is not None and event.does == "receive" and not event.row.reduce
     return "rrs" if over else "rrcs"
 
 
 def _op(event: _Event, wait: tuple[Peers, int] | None) -> _BlockStep:
     row = event.row
     if event.does == "send":
-        return _BlockStep("s", row.src_slot, row.src_slot, _at(event), wait)
+        return _BlockStep("s", row.src_slot, row.src_slot, row.count, _at(event), wait)
     if event.does == "local":
-        return _BlockStep("re" if row.reduce else "cpy", row.src_slot, row.dst_slot, _at(event), wait)
-    return _BlockStep("rrc" if row.reduce else "r", row.dst_slot, row.dst_slot, "", wait)
+        return _BlockStep("re" if row.reduce else "cpy", row.src_slot, row.dst_slot, row.count, _at(event), wait)
+    return _BlockStep("rrc" if row.reduce else "r", row.dst_slot, row.dst_slot, row.count, "", wait)
 
 
 def _at(event: _Event) -> str:
-    return f"{event.row.step}.{event.number}"
+    return f"{event.row.step}.{event.number}" + (".1" if event.row.joins else "")
 
 
 def _waits(
@@ -298,10 +320,10 @@ def _waits(
     readers: Mapping[int, list[tuple[Peers, int]]],
 ) -> list[tuple[Peers, int]]:
     """Return the steps of other thread blocks to wait for: writers of slots that the event reads, and readers and
-    writers of the slot that it overwrites."""
+    writers of the slots that it overwrites."""
     needed: dict[Peers, int] = {}
-    awaited = [writer[slot] for slot in (event.reads, event.writes) if slot is not None and slot in writer]
-    awaited += readers.get(event.writes, []) if event.writes is not None else []
+    awaited = [writer[slot] for slot in (*event.reads, *event.writes) if slot in writer]
+    awaited += [reader for slot in event.writes for reader in readers.get(slot, [])]
     for block, index in awaited:
         if block != peers:
             needed[block] = max(index, needed.get(block, -1))

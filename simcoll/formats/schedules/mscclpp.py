@@ -59,6 +59,7 @@ class Chunk(NamedTuple):
 
 
 RankSlot = tuple[int, int]
+RankSlots = tuple[int, tuple[int, ...]]
 Way = tuple[int, int, str, int]  # of a signal: the sender, the receiver, the channel's type and its number
 
 
@@ -351,29 +352,36 @@ class _PlanExecution:
     def _came(self, parts: list[list[Chunk]]) -> bool:
         return all(self._slots(c)[0] in self.packets for part in parts for c in part if c.buffer == "s")
 
-    def _move(self, src: RankSlot, dst: RankSlot, reduce: bool) -> None:
+    def _move(self, src: RankSlots, dst: RankSlots, reduce: bool) -> None:
         if src != dst:
             self.moves.write(self.moves.read(*src), *dst, reduce)
-        self.packets.add(dst)
+        self.packets.update((dst[0], slot) for slot in dst[1])
+
+    def _run(self, part: list[Chunk]) -> RankSlots:
+        """Return the slots of a part, all of one rank."""
+        places = [self._slots(chunk)[0] for chunk in part]
+        return places[0][0], tuple(slot for _, slot in places)
 
     def _copy(self, block: ThreadBlock, op: PlanOp) -> None:
-        for source, target in zip(itertools.chain(*op.src), itertools.chain(*op.dst), strict=True):
-            self._move(self._slots(source)[0], self._slots(target)[0], False)
+        for source, target in zip(op.src, op.dst, strict=True):
+            if source:
+                self._move(self._run(source), self._run(target), False)
 
     def _reduce(self, block: ThreadBlock, op: PlanOp) -> None:
         """Sum all sources into the first destination on this GPU, or into scratch, and copy the sum to the others."""
-        for chunks in zip(*op.src, *op.dst, strict=True):
-            places = [self._slots(chunk)[0] for chunk in chunks]
-            sources, targets = places[: len(op.src)], places[len(op.src) :]
-            own = next((t for t in targets if t[0] == block.gpu), None) or (block.gpu, next(self.spare))
-            if own not in sources:
-                self._move(sources.pop(0), own, False)
-            else:
-                sources.remove(own)
-            for source in sources:
-                self._move(source, own, True)
-            for target in targets:
-                self._move(own, target, False)
+        if not op.src[0]:
+            return
+        sources, targets = ([self._run(part) for part in side] for side in (op.src, op.dst))
+        own = next((target for target in targets if target[0] == block.gpu), None)
+        own = own or (block.gpu, tuple(itertools.islice(self.spare, len(op.src[0]))))
+        if own not in sources:
+            self._move(sources.pop(0), own, False)
+        else:
+            sources.remove(own)
+        for source in sources:
+            self._move(source, own, True)
+        for target in targets:
+            self._move(own, target, False)
 
     def _switched(self, block: ThreadBlock, op: PlanOp) -> None:
         """Load data through a switch into registers (an extra slot of the schedule), or store data from registers."""
@@ -382,14 +390,18 @@ class _PlanExecution:
             if "src_buff" in SWITCHED[op.name]:
                 added = (self.agents[source.ranks], next(self.spare))
                 for place in self._slots(source):
-                    self._move(place, added, True)
+                    self._move(_one(place), _one(added), True)
                 held = (block.gpu, next(self.spare)) if op.name == "glres" else self._slots(target)[0]
-                self._move(added, held, False)
+                self._move(_one(added), _one(held), False)
             if "dst_buff" in SWITCHED[op.name]:
                 sent = (self.agents[target.ranks], next(self.spare))
-                self._move(held, sent, False)
+                self._move(_one(held), _one(sent), False)
                 for place in self._slots(target):
-                    self._move(sent, place, False)
+                    self._move(_one(sent), _one(place), False)
+
+
+def _one(place: RankSlot) -> RankSlots:
+    return place[0], (place[1],)
 
 
 def _played(plan: PlanFile, form: Mapping[str, int]) -> Schedule:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -21,9 +21,8 @@ from simcoll.errors import ScheduleError
 from simcoll.schedule import proof
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule
-from simcoll.schedule.steps import Step
 
-MOST_TRANSFERS: Final = 200_000  # of an imported schedule
+MOST_TRANSFERS: Final = 200_000  # most chunks that the transfers of an imported schedule move
 MOST_PLACES: Final = 2_000_000  # ranks times slots of an imported schedule
 MOST_ROOTS: Final = 64  # most roots to try if a file names none
 MOST_RANKS: Final = 4096  # more need too much memory and time for the proof and the steps
@@ -43,10 +42,12 @@ def check_size(ranks: int, slots: int) -> None:
 
 
 class Hint(NamedTuple):
-    """The step and row of a transfer in the schedule from which simcoll wrote the file."""
+    """The step and row of a transfer in the schedule from which simcoll wrote the file. `joins`: it is a further run of
+    the transfer of the row before it."""
 
     step: int
     row: int
+    joins: bool = False
 
 
 @dataclass
@@ -60,47 +61,54 @@ class _Slot:
 
 @dataclass
 class RecordedTransfers:
-    """The transfers recorded so far, in an order in which they may happen."""
+    """The transfers recorded so far, in an order in which they may happen. A transfer moves the values of the slots
+    `read_slots` of `src` into as many slots `written` of `dst`."""
 
     src: list[int] = field(default_factory=list)
-    src_slot: list[int] = field(default_factory=list)
+    read_slots: list[Sequence[int]] = field(default_factory=list)
     dst: list[int] = field(default_factory=list)
-    dst_slot: list[int] = field(default_factory=list)
+    written: list[Sequence[int]] = field(default_factory=list)
     reduce: list[bool] = field(default_factory=list)
     hints: list[Hint | None] = field(default_factory=list)
     _slots: dict[tuple[int, int], _Slot] = field(default_factory=dict)
+    _moved: int = 0  # slots that all transfers read
     _after: list[tuple[int, int, int]] = field(default_factory=list)  # (a, b, d): step of b ≥ step of a + d
 
-    def read(self, rank: int, slot: int, hint: Hint | None = None) -> int:
-        """Begin a transfer: `rank` reads its `slot`. Return the number of the transfer."""
-        if len(self.src) >= MOST_TRANSFERS:
-            raise ScheduleError(f"more than {MOST_TRANSFERS} transfers; give a smaller schedule")
+    def read(self, rank: int, slots: Sequence[int], hint: Hint | None = None) -> int:
+        """Begin a transfer: `rank` reads its `slots`. Return the number of the transfer."""
+        self._moved += len(slots)
+        if self._moved > MOST_TRANSFERS:
+            raise ScheduleError(f"more than {MOST_TRANSFERS} chunks are moved; give a smaller schedule")
         number = len(self.src)
         self.src.append(rank)
-        self.src_slot.append(slot)
+        self.read_slots.append(slots)
         self.hints.append(hint)
-        for column in (self.dst, self.dst_slot):
-            column.append(-1)
+        self.dst.append(-1)
+        self.written.append(())
         self.reduce.append(False)
-        known = self._slots.setdefault((rank, slot), _Slot())
-        if known.writer >= 0:
-            self._after.append((known.writer, number, 1))
-        known.readers.append(number)
+        for slot in slots:
+            known = self._slots.setdefault((rank, slot), _Slot())
+            if known.writer >= 0:
+                self._after.append((known.writer, number, 1))
+            known.readers.append(number)
         return number
 
-    def write(self, number: int, rank: int, slot: int, reduce: bool) -> None:
-        """End transfer `number`: `rank` writes the value to its `slot`, or adds it if `reduce`."""
-        self.dst[number], self.dst_slot[number], self.reduce[number] = rank, slot, reduce
-        known = self._slots.setdefault((rank, slot), _Slot())
-        if known.writer >= 0:
-            self._after.append((known.writer, number, 0 if reduce and known.reduced else 1))
-        self._after += ((reader, number, 0) for reader in known.readers if reader != number)
-        self._slots[rank, slot] = _Slot(number, reduce)
+    def write(self, number: int, rank: int, slots: Sequence[int], reduce: bool) -> None:
+        """End transfer `number`: `rank` writes the values to its `slots`, or adds them if `reduce`."""
+        self.dst[number], self.written[number], self.reduce[number] = rank, slots, reduce
+        for slot in slots:
+            known = self._slots.setdefault((rank, slot), _Slot())
+            if known.writer >= 0:
+                self._after.append((known.writer, number, 0 if reduce and known.reduced else 1))
+            self._after += ((reader, number, 0) for reader in known.readers if reader != number)
+            self._slots[rank, slot] = _Slot(number, reduce)
 
-    def local(self, rank: int, src_slot: int, dst_slot: int, reduce: bool, hint: Hint | None = None) -> None:
-        """Record a copy or reduction within a rank; nothing if both slots are the same."""
-        if src_slot != dst_slot:
-            self.write(self.read(rank, src_slot, hint), rank, dst_slot, reduce)
+    def local(
+        self, rank: int, read: Sequence[int], written: Sequence[int], reduce: bool, hint: Hint | None = None
+    ) -> None:
+        """Record a copy or reduction within a rank; nothing if the slots are the same."""
+        if read != written:
+            self.write(self.read(rank, read, hint), rank, written, reduce)
 
     def follows(self, first: int, second: int) -> None:
         """Require that transfer `second` is in no earlier step than transfer `first`, because one thread does both."""
@@ -109,26 +117,44 @@ class RecordedTransfers:
     def schedule(self, **fields: Any) -> Schedule:
         """Return the schedule. Steps and rows are those of the hints, if every transfer has one and dependences allow
         them; else each transfer gets the earliest possible step. Raises ScheduleError."""
-        slots = max(self.src_slot + self.dst_slot, default=0) + 1
+        slots = 1 + max(itertools.chain(*self.read_slots, *self.written), default=0)
         check_size(fields["n"], max(slots, fields["n_chunks"]))
         hinted = self._hinted()
         if hinted is not None:
-            rows = [(hinted[i].step, *self._row(i)) for i in sorted(range(len(hinted)), key=lambda i: hinted[i].row)]
+            order = sorted(range(len(hinted)), key=lambda i: hinted[i].row)
+            rows = [(hinted[i].step, *row) for i in order for row in self._rows(i, hinted[i].joins)]
             return Schedule.from_rows(rows, **fields)
-        return Schedule.from_steps(self._parts(self._levels(), fields["n"]), **fields)
+        level = self._levels()
+        rows = [(level[i], *row) for i in self._order(level, fields["n"]) for row in self._rows(i)]
+        return Schedule.from_steps(Schedule.from_rows(rows, **fields).parts(), **fields)
 
-    def _row(self, i: int) -> tuple[int, int, int, int, bool]:
-        return self.src[i], self.src_slot[i], self.dst[i], self.dst_slot[i], self.reduce[i]
+    def _rows(self, i: int, joins: bool = False) -> Iterator[tuple[int, int, int, int, bool, int, bool]]:
+        """Yield a row for each run of neighbouring slots of transfer `i`; the first of them joins if `joins`."""
+        read, written = self.read_slots[i], self.written[i]
+        begins = [
+            k for k in range(len(read)) if not k or (read[k], written[k]) != (read[k - 1] + 1, written[k - 1] + 1)
+        ]
+        for begin, end in itertools.pairwise([*begins, len(read)]):
+            row = self.src[i], read[begin], self.dst[i], written[begin], self.reduce[i], end - begin
+            yield *row, joins or begin > 0
 
     def _hinted(self) -> list[Hint] | None:
         hints = [hint for hint in self.hints if hint is not None]
         if not hints or len(hints) < len(self.hints) or len({hint.row for hint in hints}) < len(hints):
             return None
-        by_row = sorted(hints, key=lambda hint: hint.row)
-        if any(first.step > second.step for first, second in itertools.pairwise(by_row)):
+        by_row = sorted(range(len(hints)), key=lambda i: hints[i].row)
+        pairs = list(itertools.pairwise(by_row))
+        if any(hints[a].step > hints[b].step or (hints[b].joins and not self._alike(a, b, hints)) for a, b in pairs):
+            return None
+        if hints[by_row[0]].joins:
             return None
         fits = all(hints[b].step >= hints[a].step + apart for a, b, apart in self._after)
         return hints if fits else None
+
+    def _alike(self, a: int, b: int, hints: Sequence[Hint]) -> bool:
+        """Return whether two recorded transfers can be runs of one transfer."""
+        columns = (self.src, self.dst, self.reduce)
+        return hints[a].step == hints[b].step and all(column[a] == column[b] for column in columns)
 
     def _levels(self, backward: bool = False) -> list[int]:
         """Return each transfer's earliest step (longest path over `_after`), or if `backward` the steps after it."""
@@ -152,22 +178,14 @@ class RecordedTransfers:
                         waiting.append(b)
         return level
 
-    def _parts(self, level: list[int], n: int) -> Iterable[Step]:
-        """Return the transfers as steps.
-
-        Within a step, transfers with the most dependent steps after them come first. Ties are ordered by the distance
-        to the next rank ahead, so that not all ranks send to one rank at once.
-        """
-        if not level:
-            return []
+    def _order(self, level: list[int], n: int) -> list[int]:
+        """Return the transfers sorted by step (`level`). Within a step, transfers with the most dependent steps after
+        them come first. Ties are ordered by the distance to the next rank ahead, so that not all ranks send to one rank
+        at once."""
         apart = (np.asarray(self.dst) - np.asarray(self.src)) % n
         to_come = np.asarray(self._levels(backward=True), dtype=np.int64)
-        order = np.lexsort((apart, -to_come, np.asarray(level, dtype=np.int64)))
-        columns = [np.asarray(c, dtype=np.int32)[order] for c in (self.src, self.src_slot, self.dst, self.dst_slot)]
-        reduce = np.asarray(self.reduce, dtype=np.bool_)[order]
-        edges = np.flatnonzero(np.diff(np.asarray(level)[order])) + 1
-        parts = [np.split(column, edges) for column in (*columns, reduce)]
-        return [Step._make(columns) for columns in zip(*parts, strict=True)]
+        order: list[int] = np.lexsort((apart, -to_come, np.asarray(level, dtype=np.int64))).tolist()
+        return order
 
 
 # --- buffers ---
@@ -221,13 +239,14 @@ class BufferSlots:
 
     def schedule(self, moves: RecordedTransfers, **fields: Any) -> Schedule:
         """Return the schedule of an executed program, with final copies of the output to the slots of the result."""
-        program, written = self.program, set(zip(moves.dst, moves.dst_slot, strict=True))
+        program = self.program
+        written = {(rank, slot) for rank, slots in zip(moves.dst, moves.written, strict=True) for slot in slots}
         for rank in range(0 if self.alias else program.n):
             base = self._block(rank, "o")
             for i in range(program.sizes["o"]):
                 slot = self.slot(rank, "o", i)
                 if (rank, slot) in written:
-                    moves.local(rank, slot, base + i, False)
+                    moves.local(rank, [slot], [base + i], False)
         shape = {"n": program.n, "n_chunks": program.n_chunks}
         return moves.schedule(collective=program.collective, algorithm=program.name, **shape, **fields)
 
@@ -261,7 +280,7 @@ def execute(threads: Sequence[Any], step: Callable[[Any], bool], order: int) -> 
 
 Variant = Mapping[str, int]
 MOST_ORDERS: Final = 200  # most orders in which a program is executed; fewer if it is long
-WORK: Final = 100_000  # limit on the transfers in all orders together
+WORK: Final = 100_000  # limit on the chunks that are moved in all orders together
 Builder = Callable[[Variant], Schedule]
 
 
@@ -286,7 +305,7 @@ def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: 
     """
     schedule = build(truth)
     prove(schedule)
-    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, len(schedule))))
+    tries = min(threads, MOST_ORDERS, max(2, WORK // max(1, int(schedule.count.sum()))))
     for k in range(tries):
         try:
             prove(build({**truth, "order": 1 + k * threads // tries}))

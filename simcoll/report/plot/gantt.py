@@ -23,6 +23,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline
 from simcoll.report.plot.style import FAINT, INK, contrast, dress, finish, frame, time_text
 from simcoll.scenario.faults import FaultWindow
+from simcoll.schedule.schedule import run_text
 from simcoll.units import format_duration
 
 MAX_TRANSFERS: Final = 4000
@@ -47,11 +48,13 @@ _FEW: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377",
 
 
 class ChunkInterval(NamedTuple):
-    """When a chunk travels, in ps; `peer` is the rank at the other end (-1: the lane's name tells it)."""
+    """When chunks travel, in ps: the first of them is `chunk`, and `label` names them all. `peer` is the rank at the
+    other end (-1: the lane's name tells it)."""
 
     begin: int
     end: int
     chunk: int
+    label: str
     peer: int = -1
 
 
@@ -123,7 +126,8 @@ def gantt_figure(
     deep = [edges[-1] for edges, _, _ in placed.values()]
     figure = frame(WIDTH, 0.6 + LANE * sum(deep) + 0.15 * len(deep))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=deep)[:, 0].tolist()
-    colors, entries = _colors(figure, grid, sorted(set(chunks)))
+    first = "" if program.schedule.count.max(initial=1) == 1 and not program.schedule.joins.any() else "first "
+    colors, entries = _colors(figure, grid, sorted({chunk for chunk, _ in chunks}), f"{first}chunk")
     for axes, panel in zip(grid, panels, strict=True):
         _draw(axes, panel, panels[panel], placed[panel], end_ps, colors)
         entries |= _disturb(axes, panels[panel], placed[panel][0], disturbed[panel])
@@ -134,7 +138,7 @@ def gantt_figure(
     figure.align_ylabels(grid)
     facts = [
         *_facts(program, launch_ps, end_ps, channels),
-        "in bars: chunk→to rank" if grid[0].texts else "",
+        f"in bars: chunk{'s' * bool(first)}→to rank" if grid[0].texts else "",
         "thin: receive side" if any(lane.thin for lane in panels["rank"]) else "",
     ]
     finish(figure, title or program.schedule.name, "  ·  ".join(filter(None, facts + notes)), entries)
@@ -154,24 +158,27 @@ def _facts(program: Program, launch_ps: int, end_ps: int, channels: int) -> list
 # --- lanes ---
 
 
-def _chunks(program: Program) -> list[int]:
-    """Return the chunk number of each transfer; chunks of later loops get further numbers."""
+def _chunks(program: Program) -> list[tuple[int, str]]:
+    """Return the first chunk of each transfer, and a label for all its chunks; chunks of later loops get further
+    numbers."""
     schedule = program.schedule
-    numbers: list[int] = (program.loop * schedule.n_slots + schedule.src_slot[program.origin]).tolist()
-    return numbers
+    first = program.loop * schedule.n_slots + schedule.src_slot[program.origin]
+    runs = np.diff(schedule.heads, append=len(schedule))[program.number]
+    columns = zip(first.tolist(), schedule.count[program.origin].tolist(), runs.tolist(), strict=True)
+    return [(chunk, run_text(chunk, count) + ", …" * (more > 1)) for chunk, count, more in columns]
 
 
 def _rank_lanes(
-    program: Program, timeline: Timeline, devices: Sequence[str], chunks: Sequence[int], launch_ps: int
+    program: Program, timeline: Timeline, devices: Sequence[str], chunks: Sequence[tuple[int, str]], launch_ps: int
 ) -> list[Lane]:
     lanes = [Lane(p, f"{p}  {devices[p]}") for p in range(program.schedule.participants)]
     times = (timeline.start, timeline.sent, timeline.arrive, timeline.end)
     columns = (program.src, program.dst, *(time + launch_ps for time in times))
-    for chunk, src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
-        lanes[src].spans.append(ChunkInterval(start, sent, chunk, dst))
+    for (chunk, label), src, dst, start, sent, arrive, end in zip(chunks, *(c.tolist() for c in columns), strict=True):
+        lanes[src].spans.append(ChunkInterval(start, sent, chunk, label, dst))
         lanes[src].busy += sent - start
         if end > arrive:
-            lanes[dst].thin.append(ChunkInterval(arrive, end, chunk))
+            lanes[dst].thin.append(ChunkInterval(arrive, end, chunk, label))
     for lane in lanes:  # shows who sends to whom even where bars are too narrow for a text
         peers = {span.peer for span in lane.spans}
         lane.name += f" → {peers.pop()}" if len(peers) == 1 else ""
@@ -179,17 +186,17 @@ def _rank_lanes(
 
 
 def _link_lanes(
-    program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[int], launch_ps: int
+    program: Program, timeline: Timeline, names: Sequence[str], chunks: Sequence[tuple[int, str]], launch_ps: int
 ) -> list[Lane]:
     busy = utilisation(program, timeline.makespan_ps).reshape(program.views, -1).sum(axis=0)
     lanes = {
         link: Lane(link, names[link], busy[link]) for link in distinct(program.routes.links % program.servers).tolist()
     }
-    carried = np.repeat(np.asarray(chunks), np.diff(program.hops.first))
+    carried = np.repeat(np.arange(len(chunks)), np.diff(program.hops.first))
     times = (timeline.hop_begin + launch_ps, timeline.hop_end + launch_ps)
     columns = (program.hops.links % program.servers, *times, carried)
-    for link, begin, end, chunk in zip(*(column.tolist() for column in columns), strict=True):
-        lanes[link].spans.append(ChunkInterval(begin, end, chunk))
+    for link, begin, end, transfer in zip(*(column.tolist() for column in columns), strict=True):
+        lanes[link].spans.append(ChunkInterval(begin, end, *chunks[transfer]))
     return list(lanes.values())
 
 
@@ -299,14 +306,15 @@ def _place(lanes: Sequence[Lane], hair: int) -> GanttRows:
     return edges, thick, thin
 
 
-def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int]) -> tuple[Colors, LegendArtists]:
-    """Return a colour for each chunk, and legend entries if chunks are few; else draw a colour bar beside panels."""
+def _colors(figure: Figure, grid: Sequence[Axes], chunks: Sequence[int], what: str) -> tuple[Colors, LegendArtists]:
+    """Return a colour for each chunk, and legend entries, which say `what` it is, if chunks are few; else draw a colour
+    bar beside panels."""
     if len(chunks) <= len(_FEW):
         colors = dict(zip(chunks, _FEW, strict=False))
-        return colors, {f"chunk {chunk}": Patch(facecolor=colors[chunk]) for chunk in chunks}
+        return colors, {f"{what} {chunk}": Patch(facecolor=colors[chunk]) for chunk in chunks}
     shades = ScalarMappable(Normalize(chunks[0], chunks[-1]), "viridis")
     bar = figure.colorbar(shades, ax=list(grid), pad=0.01, fraction=0.03, aspect=30, ticks=MaxNLocator(8, integer=True))
-    bar.set_label("chunk", size=9, color=INK)
+    bar.set_label(what, size=9, color=INK)
     bar.ax.tick_params(labelsize=8, labelcolor=INK)
     bar.outline.set_visible(False)
     return dict(zip(chunks, map(to_hex, shades.to_rgba(np.asarray(chunks))), strict=True)), {}
@@ -343,12 +351,12 @@ def _bars(axes: Axes, bars: Sequence[Bar], colors: Colors, name: str, narrow_ps:
 
 
 def _numbers(axes: Axes, bars: Iterable[Bar], colors: Colors, inches_per_ps: float) -> None:
-    """Write a chunk's number and destination rank into each bar with room for them, unless bars are many."""
+    """Write the numbers of chunks and the destination rank into each bar with room for them, unless bars are many."""
     texts = []
     for bar in bars:
-        (begin, end, chunk, peer), bottom, height = bar
+        (begin, end, chunk, label, peer), bottom, height = bar
         room = ((end - begin) * inches_per_ps - 0.05) / 0.06 if height * LANE > 0.09 else 0.0  # characters
-        longest_first = [*([f"{chunk}→{peer}"] if peer >= 0 else []), str(chunk)]
+        longest_first = [*([f"{label}→{peer}"] if peer >= 0 else []), label]
         text = next((text for text in longest_first if len(text) < room), None)
         if text is not None:
             texts.append(((begin + end) / 2 / PS_PER_US, bottom - height / 2, text, contrast(colors[chunk])))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simcoll.schedule import building_blocks
-from simcoll.schedule.building_blocks import Ranks, highest_bit, lowest_bit, power_of_two
+from simcoll.schedule.building_blocks import DOUBLING, Ranks, highest_bit, lowest_bit, power_of_two
 from simcoll.schedule.registry import Request, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send
 
@@ -39,7 +39,13 @@ def recursive_multiplying(request: Request) -> Iterator[StepPattern]:
     yield from building_blocks.recursive_all_reduce(np.arange(request.n), 0, radix)
 
 
-@register("all_reduce", "halving_doubling", chunks=lambda request: 1 << (request.n.bit_length() - 1))
+@register(
+    "all_reduce",
+    "halving_doubling",
+    chunks=lambda request: 1 << (request.n.bit_length() - 1),
+    cost="2 * log2(n) * alpha + 2 * (n - 1) * beta * m / n",
+    cost_for=power_of_two,
+)
 def halving_doubling(request: Request) -> Iterator[StepPattern]:
     """Recursive-halving reduce-scatter, then recursive-doubling all-gather (Rabenseifner): 2 log2 n steps.
 
@@ -79,7 +85,7 @@ def _owners(extra: Ranks, core: Ranks) -> Ranks:
     return owner
 
 
-@register("reduce_scatter", "recursive_halving", chunks=chunk_per_rank)
+@register("reduce_scatter", "recursive_halving", chunks=chunk_per_rank, **DOUBLING)
 def recursive_halving_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Pairs at distance n/2, n/4, … swap the half that the other rank needs: log2 n steps, or ⌊log2 n⌋ + 2."""
     extra, core = _folded(request.n)
@@ -90,7 +96,7 @@ def recursive_halving_reduce_scatter(request: Request) -> Iterator[StepPattern]:
         yield send(core[: len(extra)], extra, extra)
 
 
-@register("all_gather", "recursive_doubling", chunks=chunk_per_rank)
+@register("all_gather", "recursive_doubling", chunks=chunk_per_rank, **DOUBLING)
 def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
     """Pairs at distance 1, 2, 4, … swap all blocks that they have: log2 n steps, or ⌊log2 n⌋ + 2."""
     extra, core = _folded(request.n)
@@ -102,7 +108,7 @@ def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
         yield send(core[pair], extra[pair], block)
 
 
-@register("all_gather", "bruck", chunks=chunk_per_rank, options={"ports": ("1", "2", "3", "7")})
+@register("all_gather", "bruck", chunks=chunk_per_rank, options={"ports": ("1", "2", "3", "7")}, **DOUBLING)
 def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends all its blocks to the rank 1, 2, 4, … places before it: ⌈log2 n⌉ steps for any n.
 
@@ -117,7 +123,7 @@ def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
         distance *= ports + 1
 
 
-@register("all_to_all", "bruck", chunks=chunk_per_rank)
+@register("all_to_all", "bruck", chunks=chunk_per_rank, cost="log2(n) * (alpha + beta * m / 2)", cost_for=power_of_two)
 def bruck_all_to_all(request: Request) -> Iterator[StepPattern]:
     """Each block reaches its rank in hops of 1, 2, 4, … ranks: ⌈log2 n⌉ steps with half of the buffer each, for any n.
 

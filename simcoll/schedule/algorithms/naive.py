@@ -47,20 +47,22 @@ def naive_barrier(request: Request) -> Iterator[StepPattern]:
     "all_gather",
     "naive",
     chunks=chunk_per_rank,
-    cost="2 * alpha + (n - 1) ** 2 * beta * m / n",
+    cost="2 * alpha + ((n - 1) ** 2 + 1) * beta * m / n",
     cost_for=lambda n: n > 2,
 )
 def naive_all_gather(request: Request) -> Iterator[StepPattern]:
-    """Everyone sends its block to rank 0, which sends everyone the blocks it lacks: 2 steps, n(n−1) messages."""
+    """Everyone sends its block to rank 0, which sends everyone the blocks it lacks: 2 steps, 2(n−1) messages."""
     rank, others = building_blocks.peers(request.n)
     if request.n > 1:
         yield send(others[0], 0, others[0])
         yield send(0, rank[1:], np.sort(others[1:]))
 
 
-@register("reduce_scatter", "naive", chunks=chunk_per_rank, cost="2 * alpha + (n + 1) * beta * m / n", cost_for=several)
+@register(
+    "reduce_scatter", "naive", chunks=chunk_per_rank, cost="2 * alpha + (2 * n - 1) * beta * m / n", cost_for=several
+)
 def naive_reduce_scatter(request: Request) -> Iterator[StepPattern]:
-    """Everyone sends its buffer to rank 0, which sends everyone its reduced block: 2 steps, (n+1)(n−1) messages."""
+    """Everyone sends its buffer to rank 0, which sends everyone its reduced block: 2 steps, 2(n−1) messages."""
     others = np.arange(1, request.n)
     if len(others):
         yield send(others[:, None], 0, np.arange(request.n), reduce=True)

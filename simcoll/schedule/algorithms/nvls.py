@@ -14,7 +14,7 @@ from simcoll.schedule.steps import StepPattern, send, together
 MOST_HEADS: Final = 32  # at most so many GPUs of a node collect sums (NCCL_MAX_NVLS_ARITY)
 
 
-@register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True)
+@register("all_reduce", "nvls", pipelined=True, needs_agent=True, library=True, chunks_apart=True)
 def nvls_all_reduce(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its buffer to the switch, which reduces it and sends the result to everyone: 2 steps."""
     ranks, switch = np.arange(request.n), request.n
@@ -23,7 +23,7 @@ def nvls_all_reduce(request: Request) -> Iterator[StepPattern]:
         yield send(switch, ranks, 0)
 
 
-@register("all_gather", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
+@register("all_gather", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True, chunks_apart=True)
 def nvls_all_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its block to the switch, which sends it to all others: 2 steps, n blocks up and n(n−1) down."""
     rank, others = building_blocks.peers(request.n)
@@ -32,7 +32,7 @@ def nvls_all_gather(request: Request) -> Iterator[StepPattern]:
         yield send(request.n, others, rank)
 
 
-@register("reduce_scatter", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True)
+@register("reduce_scatter", "nvls", chunks=chunk_per_rank, pipelined=True, needs_agent=True, chunks_apart=True)
 def nvls_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its buffer to the switch, which sends each its reduced block: 2 steps, n² blocks up, n down."""
     rank, switch = np.arange(request.n), request.n
@@ -56,6 +56,7 @@ def _parts(request: Request) -> int:
     agent_a_group=True,
     uses_groups=True,
     library=True,
+    chunks_apart=True,
     options={"heads": AnyNumber([str(MOST_HEADS)])},
 )
 def nvls_tree(request: Request) -> Iterator[StepPattern]:

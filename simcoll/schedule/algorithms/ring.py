@@ -33,7 +33,13 @@ def _slots(request: Request) -> building_blocks.Ranks:
     return np.arange(_chunks(request)).reshape(request.n, -1)
 
 
-_SLICED: Final[dict[str, Any]] = {"chunks": _chunks, "rotation": _around, "options": SLICES, "library": True}
+_SLICED: Final[dict[str, Any]] = {
+    "chunks": _chunks,
+    "rotation": _around,
+    "options": SLICES,
+    "library": True,
+    "chunks_apart": True,
+}
 
 
 @register("all_reduce", "ring", cost="2 * (n - 1) * (alpha + beta * m / n)", **_SLICED)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from simcoll.schedule import building_blocks
-from simcoll.schedule.building_blocks import Ranks, power_of_two
+from simcoll.schedule.building_blocks import DOUBLING, Ranks, power_of_two
 from simcoll.schedule.registry import Request, chunk_per_rank, register
 from simcoll.schedule.steps import StepPattern, send, together
 
@@ -37,7 +37,7 @@ def tree_barrier(request: Request) -> Iterator[StepPattern]:
     yield from _through_heap(request.n)
 
 
-@register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True, library=True)
+@register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True, library=True, chunks_apart=True)
 def double_binary_tree(request: Request) -> Iterator[StepPattern]:
     """Each half of the data has its own binary tree; leaves of one are inner ranks of the other: 2⌈log2 n⌉ steps.
 
@@ -59,6 +59,7 @@ def _through_both(parents: Sequence[Ranks]) -> Iterator[StepPattern]:
     pipelined=True,
     uses_groups=True,
     library=True,
+    chunks_apart=True,
 )
 def chain_tree(request: Request) -> Iterator[StepPattern]:
     """A chain in each group to its first rank; across groups two binary trees, each for half the data; any groups.
@@ -92,14 +93,14 @@ def binomial_broadcast(request: Request) -> Iterator[StepPattern]:
     yield from building_blocks.binomial_broadcast(building_blocks.rooted(request.n, request.root), 0)
 
 
-@register("gather", "binomial", chunks=chunk_per_rank)
+@register("gather", "binomial", chunks=chunk_per_rank, **DOUBLING)
 def binomial_gather(request: Request) -> Iterator[StepPattern]:
     """Blocks go up a binomial tree; each rank sends the blocks of all ranks below it: ⌈log2 n⌉ steps."""
     for child, parent, block in _binomial_levels(request):
         yield send(child, parent, block)
 
 
-@register("scatter", "binomial", chunks=chunk_per_rank)
+@register("scatter", "binomial", chunks=chunk_per_rank, **DOUBLING)
 def binomial_scatter(request: Request) -> Iterator[StepPattern]:
     """Blocks go down a binomial tree; each rank gets the blocks of all ranks below it: ⌈log2 n⌉ steps."""
     for child, parent, block in reversed(list(_binomial_levels(request))):
