@@ -128,6 +128,8 @@ def _best(
     """Return the fit of each family's best variant, in order of families; without families that are far off."""
     best: dict[str, Fit] = {}
     for number, variants in enumerate(families):
+        if variants[0].rarity == ANOTHER and any(fit.explains(base) and not fit.off for fit in best.values()):
+            break  # these families come last, and count only if no other explains the table
         tell(f"{number} of {len(families)} explanations tried; now: {variants[0].family}")
         every = best.get(variants[0].family)
         if every and variants[0].share < 1:  # one slow link costs no more time than all links with that share
