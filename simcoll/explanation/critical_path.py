@@ -371,7 +371,7 @@ class _Walk:
         """Add the segments of a message under `fifo`, backwards: of its last byte if that was late, then its first."""
         program, hop = self.program, self.program.hops.first.item(i)
         begins, latencies = self.timeline.hop_begin, program.latencies
-        self.cover(self.at - latencies.item(route[-1]), "latency", NONE, i)
+        self.cover(self.at - latencies.item(route[-1]), "latency", route[-1], i)
         tails = [self.first_tail(i, hop)]
         for place in range(1, len(route)):
             own = self.timeline.hop_end.item(hop + place)
@@ -379,7 +379,7 @@ class _Walk:
         place = len(route) - 1
         while place and tails[place] == tails[place - 1] + latencies.item(route[place - 1]):
             place -= 1
-            self.cover(tails[place], "latency", NONE, i)
+            self.cover(tails[place], "latency", route[place], i)
         if not place:
             return self.leave(i, route, hop)
         self.served(i, route[place], begins.item(hop + place))
@@ -434,7 +434,7 @@ class _Walk:
                 self.lead(i)
                 return "start", i
             place, waiting = place - 1, i
-            self.cover(begins.item(hop - 1), "latency", NONE, i)
+            self.cover(begins.item(hop - 1), "latency", route[place], i)
 
     def crossed_before(self, link: int) -> tuple[int, int] | None:
         """Return the message that left a link at the time `at`, and the link's position on its route, or None."""

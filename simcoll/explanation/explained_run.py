@@ -129,14 +129,20 @@ class ExplainedRun:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _split(self, cause: str, where: int, ps: int) -> list[tuple[tuple[str, str | None], int]]:
-        """Return a segment's time by cause and place. Some time on a link belongs to a slower cause, such as a proxy.
-        The time before a call of a plan is split as for a call alone."""
+        """Return a segment's time by cause and place. Some time on a link belongs to a slower cause, such as a proxy; some
+        of a hop between nodes belongs to NICs and proxies, which handle a message one after the other. The time before
+        a call of a plan is split as for a call alone."""
         if cause == "computation" and self._tasks[where][0] == LAUNCHING:
             work = self._tasks[where][1]
             assert work.call and isinstance(self.ran, StepPrediction)
             lead = Counter(self.ran.calls[work.call, work.ranks].lowered.lead)
             return [((name, None), part) for name, part in lead.items() if part]
         named = self._named(cause, where)
+        if cause == "latency" and where != NONE:
+            link, latency = self.ran.program.link_names[where], self.ran.program.latencies.item(where)
+            waits = self._waits.get((link, latency), {})
+            parts = [((own, link if own in LINKED else None), round(ps * share)) for own, share in waits.items()]
+            return [(named, ps - sum(part for _, part in parts)), *parts]
         if cause not in LINKED or named[1] is None or cause == "fault":
             return [(named, ps)]
         pace, share = self._paces.get((named[1], self.ran.program.bandwidths.item(where)), ("", 0.0))
@@ -186,6 +192,15 @@ class ExplainedRun:
             for link, pace in lowered.paces.items():
                 found[lowered.rated.link_names[link], rates.item(link)] = pace
         return found
+
+    @cached_property
+    def _waits(self) -> dict[tuple[str, int], dict[str, float]]:
+        """Return, by a link's name and its latency in ps for a call, what else than a hop the latency holds."""
+        return {
+            (lowered.rated.link_names[link], lowered.latencies.item(link)): waits
+            for lowered in (call.lowered for call in self.ran.planned)
+            for link, waits in lowered.waits.items()
+        }
 
     @cached_property
     def _tasks(self) -> Sequence[tuple[int, Work]]:

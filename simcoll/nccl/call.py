@@ -501,15 +501,17 @@ class NcclCall:
         rest = self.message if self.kind == "Simple" else max(0, self.message - self.handed)
         return self._handled(self.block(costs), rest) or round(rest * PS_PER_S / self._block_rate(costs))
 
-    def handled_ps(self, transport: Transport, bandwidth: float) -> float:
+    def handled_ps(self, transport: Transport, bandwidth: float) -> tuple[float, float]:
         """Return by how many ps a message between nodes arrives later because proxies handle it before the NIC sends it
-        and after it has arrived. A channel has `bandwidth` B/s of the NIC. The engine lets a message pass at the rate
-        of the slower of proxy and NIC, as if both worked on it at once, which holds for many messages in a row."""
+        and after it has arrived: the NIC's part and the proxies' part. A channel has `bandwidth` B/s of the NIC. The
+        engine lets a message pass at the rate of the slower of proxy and NIC, as if both worked on it at once, which
+        holds for many messages in a row. So the time of the faster one is added."""
         if self.kind == "P2P":
-            return 0.0
+            return 0.0, 0.0
         wire = self.sent * PS_PER_S / bandwidth if bandwidth else 0.0
         beside = (2 - self._both) * self._in_turn * transport.proxy
-        return min(wire, self.proxy_ps(transport) * self.sent) + beside
+        proxied = self.proxy_ps(transport) * self.sent
+        return (wire, beside) if wire < proxied else (0.0, proxied + beside)
 
     def proxy_ps(self, transport: Transport) -> float:
         """Return the time in ps that a GPU's proxy needs per byte of the simulated channel's data. It includes the

@@ -121,6 +121,11 @@ class PlainCall:
         return {}
 
     @property
+    def waits(self) -> dict[int, dict[str, float]]:
+        """Return, for links whose latency is not only a hop's: the other causes, with their shares of the latency."""
+        return {}
+
+    @property
     def nics(self) -> int:
         """Return for how many NICs of a node the simulated program stands."""
         return 1

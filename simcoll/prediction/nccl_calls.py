@@ -425,6 +425,17 @@ class NcclChannel(GpuCall):
         paces = self._shares.paces
         return {link: paces[sort] for link, sort in enumerate(self.wires.sorts[1].tolist()) if paces[sort][1]}
 
+    @property
+    def waits(self) -> dict[int, dict[str, float]]:
+        """Return, for links between NICs and switches, the shares of their latency in which the NIC moves a message
+        ("serialisation") or proxies handle it."""
+        if len(self.wires.nodes) == 1:
+            return {}
+        moved, proxied = self.call.handled_ps(self.transport, self._of_nic)
+        links, latencies = np.flatnonzero(self.wires.to_network).tolist(), self.latencies
+        halves = {"serialisation": moved / 2, "proxy": proxied / 2}
+        return {link: {cause: ps / latencies.item(link) for cause, ps in halves.items() if ps} for link in links}
+
     @cached_property
     def _shares(self) -> _LinkShares:
         kernels, transport = self.kernels, self.transport
@@ -465,7 +476,7 @@ class NcclChannel(GpuCall):
         block, net = self.call.block(kernels), self.call.net_ps(kernels, self.transport)
         net += self.call.filled_ps(kernels)
         if len(wires.nodes) > 1:
-            net += round(self.call.handled_ps(self.transport, self._of_nic))
+            net += round(sum(self.call.handled_ps(self.transport, self._of_nic)))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
         first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))

@@ -258,6 +258,7 @@ def test_calls_that_nobody_measured_are_not_calibrated() -> None:
     names, asked = ("auto", "ring", "tree"), ("mi300x", "all_reduce", 8 << 30)
     rows = [row(call(*asked, profile="rccl-cdna3", algorithm=name)) for name in names]
     assert [each["confidence"] for each in rows] == ["calibrated", "calibrated", "extrapolated"]
+    assert row(call("dgx1-v100", "all_reduce", 4 << 20, profile="nccl-volta"))["confidence"] == "calibrated"
     near = row(call("mi300x", "all_gather", 8 << 30, profile="rccl-cdna3", nodes=2))
     for each in (*rows, near):
         assert each["lower_bound_us"] <= each["low_us"] <= each["median_low_us"] <= each["time_us"]
