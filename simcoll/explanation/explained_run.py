@@ -129,7 +129,7 @@ class ExplainedRun:
         return "straggler", f"rank {max(arrivals, key=lambda rank: arrivals[rank])}"
 
     def _split(self, cause: str, where: int, ps: int) -> list[tuple[tuple[str, str | None], int]]:
-        """Return a segment's time by cause and place. Some time on a link belongs to a slower cause, such as a proxy; some
+        """Return a segment's time by cause and place. Some time on a link belongs to a slower cause, e.g. a proxy. Some
         of a hop between nodes belongs to NICs and proxies, which handle a message one after the other. The time before
         a call of a plan is split as for a call alone."""
         if cause == "computation" and self._tasks[where][0] == LAUNCHING:
