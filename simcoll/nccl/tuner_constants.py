@@ -171,9 +171,9 @@ def _read(library: Library, version: str | None) -> NcclConstants | RcclConstant
 
 
 def socket_GBps(model: str, version: str | None) -> float | None:  # noqa: N802
-    """Return the GB/s that a release of NCCL (default as in `read`) assumes between two processors of a model; None
-    if it is what topology files have."""
-    constants = read("nccl", version)
+    """Return the GB/s that a release of NCCL (default as in `read`; of releases too old to be known, the oldest known)
+    assumes between two processors of a model; None if it is what topology files have."""
+    constants = read("nccl", version and nearest(version))
     rows = constants.sockets_GBps if isinstance(constants, NcclConstants) else ()
     return next((row.GBps for row in rows if re.search(row.model, model)), None)
 
