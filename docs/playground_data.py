@@ -53,8 +53,8 @@ def _cost(form: str, **values: int | Fraction) -> Fraction:
 
 
 def listed(schedule: Schedule) -> dict[str, Any]:
-    """Blocks, chunks, messages and steps of a schedule: for each transfer sender, slot, receiver, slot, 1 if it
-    reduces, and the chunk that it is of, whose size it has; -1 if it is of none."""
+    """Blocks, chunks, messages and steps of a schedule: for each transfer sender, receiver, 1 if it reduces, and what
+    it moves: from slot, to slot, and the chunk that it is of, whose size it has; -1 if it is of none."""
     contract = COLLECTIVES[schedule.collective]
     start = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root).tolist()
     held = {
@@ -63,12 +63,16 @@ def listed(schedule: Schedule) -> dict[str, Any]:
         for slot, (of, chunk) in enumerate(slots)
         if of != NOTHING
     }
-    steps: list[list[list[int]]] = [[] for _ in range(schedule.n_steps)]
-    for step, *transfer in schedule:
-        steps[step].append([int(value) for value in transfer])
-    for transfers in steps:
-        for transfer in transfers:
-            transfer.append(held.get((transfer[0], transfer[1]), NOTHING))
-        held |= {(dst, to): chunk for _, _, dst, to, _, chunk in transfers}
+    steps: list[list[tuple[int, int, int, list[tuple[int, int, int]]]]] = [[] for _ in range(schedule.n_steps)]
+    rows = schedule.by_slot()
+    for part in rows.steps():
+        come: dict[tuple[int, int], int] = {}
+        for row in map(rows.row, range(part.start, part.stop)):
+            chunk = held.get((row.src, row.src_slot), NOTHING)
+            if not row.joins:
+                steps[row.step].append((row.src, row.dst, int(row.reduce), []))
+            steps[row.step][-1][-1].append((row.src_slot, row.dst_slot, chunk))
+            come[row.dst, row.dst_slot] = chunk
+        held |= come
     blocks = contract.blocks(schedule.n)
     return {"blocks": blocks, "chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps}

@@ -18,21 +18,23 @@ function served(count, bandwidth) {
   return Math.max(1, Number((BigInt(count) * BigInt(PS) + rate - 1n) / rate));
 }
 
-/** Times of all transfers of a schedule: [sender, slot, receiver, slot, reduces, begin, sent, end], and the last end. */
+/** Times of all transfers of a schedule: [sender, receiver, reduces, moves, begin, sent, end], and the last end. A move is
+ *  of a slot into a slot. */
 function replay(schedule, nbytes, latency, bandwidth) {
-  const services = cut(schedule, nbytes).map(count => served(count, bandwidth));
+  const sizes = cut(schedule, nbytes);
   const free = new Map(), complete = new Map(), bars = [];
   let last = 0;
   for (const step of schedule.steps) {
     const written = new Map();  // what a step writes is read from the next step on
-    for (const [src, from, dst, to, reduces, chunk] of step) {
-      const begin = Math.max(free.get(src) ?? 0, complete.get(`${src}/${from}`) ?? 0);
-      const sent = begin + (src === dst ? 1 : services[chunk] ?? 1);
+    for (const [src, dst, reduces, moves] of step) {
+      const begin = Math.max(free.get(src) ?? 0, ...moves.map(([from]) => complete.get(`${src}/${from}`) ?? 0));
+      const sent = begin + (src === dst ? 1 : served(moves.reduce((sum, [, , chunk]) => sum + (sizes[chunk] ?? 0), 0), bandwidth));
       const end = src === dst ? sent : sent + latency;
-      const slot = `${dst}/${to}`, before = written.get(slot) ?? complete.get(slot) ?? 0;
-      written.set(slot, reduces || written.has(slot) ? Math.max(end, before) : end);
+      const slots = moves.map(([, to]) => `${dst}/${to}`);
+      const before = slots.map(slot => written.get(slot) ?? (reduces ? complete.get(slot) ?? 0 : 0));
+      for (const slot of slots) written.set(slot, Math.max(end, ...before));
       free.set(src, sent);
-      bars.push([src, from, dst, to, reduces, begin, sent, end]);
+      bars.push([src, dst, reduces, moves, begin, sent, end]);
       last = Math.max(last, end);
     }
     for (const [slot, time] of written) complete.set(slot, time);
@@ -85,9 +87,9 @@ function timeline(schedule, ranks, setting, width = 640, lane = 22) {
     picture.append(made("svg:line", {x1: left, x2: width - 8, y1: y, y2: y, class: "lane"}),
       made("svg:text", {x: left - 6, y: y + 4, class: "name"}, `${rank}`));
   }
-  for (const [src, slot, dst, , reduces, begin, sent, end] of bars) {
-    const [y, to] = [src, dst].map(rank => rank * lane + lane / 2);
-    const what = slot < schedule.chunks ? `chunk ${slot}` : `scratch ${slot - schedule.chunks}`;
+  for (const [src, dst, reduces, moves, begin, sent, end] of bars) {
+    const [y, to] = [src, dst].map(rank => rank * lane + lane / 2), [[slot]] = moves;
+    const what = moves.map(([from]) => from < schedule.chunks ? `chunk ${from}` : `scratch ${from - schedule.chunks}`).join(", ");
     const label = made("svg:title", {}, `${what}: ${src} to ${dst}${reduces ? ", added there" : ""}, ${said(begin)} to ${said(end)}`);
     if (src !== dst)
       picture.append(made("svg:line", {x1: x(sent), y1: y, x2: x(end), y2: to, class: "flight",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from collections import Counter as Count
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,7 +132,8 @@ class _TracedTransfer(NamedTuple):
 
     def args(self) -> dict[str, Any]:
         """Return the facts about the transfer that viewers show for its slice."""
-        moved = {"chunk": int(self.chunks)} if self.chunks.isdecimal() else {"chunks": self.chunks}
+        first = next(re.finditer(r"\d+", self.chunks))[0]
+        moved = {"chunk": int(first), **({} if self.chunks == first else {"chunks": self.chunks})}
         facts = {"bytes": self.nbytes, **moved, "step": self.step, "loop": self.loop}
         return {**facts, "from": self.src, "to": self.dst, "reduces": self.reduce, "transfer": self.number}
 

@@ -198,7 +198,10 @@ def _check(folder: Path, setup: Setup, took: Times, fault: str, seed: int, noise
     found = diagnosed(table(folder, setup, took, seed, noise), setup[0])
     assert fault in (found["verdict"], *found["also"])
     assert found["remains"] == []
-    assert all(abs(np.log(p["explained_us"] / p["measured_us"])) < 5 * noise for p in found["points"])
+    its = next(each for each in found["hypotheses"] if each["hypothesis"] == fault)
+    assert its["error"] < 0.06 + noise  # shares of rates that are tried are within 6 % of any
+    if found["verdict"] == fault:  # else it is named beside what the rows do not tell apart
+        assert all(abs(np.log(p["explained_us"] / p["measured_us"])) < 5 * noise for p in found["points"])
     if fault == "launch":
         assert found["hypotheses"][0]["launch_us"] == pytest.approx(25 if setup is B200 else 15, abs=1.5)
 
@@ -256,16 +259,21 @@ def test_gpudirect_off_is_the_key_of_the_profile_and_the_variable(tmp_path: Path
 
 
 SETTINGS = (
-    ("nic missing", "", H100X2, "all_gather", "NCCL_IB_HCA=^=mlx5_3"),
-    ("pxn off", "", A100X2, "all_to_all", "NCCL_PXN_DISABLE=1"),
-    ("chunk size", "32 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
-    ("chunk size", "512 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=524288"),
+    ("nic missing", "", SLINGSHOT, "all_gather", "NCCL_IB_HCA=^=mlx5_1"),
+    ("chunk size", "16 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=16384"),
+    ("chunk size", "32 KiB", A100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
     ("buffer size", "256 KiB", H100X2, "all_gather", "NCCL_BUFFSIZE=262144"),
     ("channels", "at most 2", H100, "all_gather", "NCCL_MAX_NCHANNELS=2"),
     ("p2p off", "", A100, "all_gather", "NCCL_P2P_DISABLE=1"),
     ("4 nics", "", H100X2, "all_gather", "NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
     ("nvls on", "", H100X2, "all_reduce", "NCCL_ALGO=NVLSTree"),
     ("4 nics", "spread evenly", H100X2, "all_to_all", "NCCL_IB_HCA=mlx5_0,mlx5_2,mlx5_4,mlx5_6"),
+)
+WITHIN = (  # an eighth of the NICs, a quarter of short times, sizes of a middle region: less than predictions err
+    (H100X2, "all_gather", "NCCL_IB_HCA=^=mlx5_3"),
+    (A100X2, "all_to_all", "NCCL_PXN_DISABLE=1"),
+    (H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
+    (H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=524288"),
 )
 
 
@@ -291,6 +299,19 @@ def test_settings_of_buffers_and_messages_are_found(
     assert variable in its["text"]
     assert not [point for point in found["points"] if point["single"]]  # none is odd where that is so
     assert diagnosed(table(tmp_path, setup, plain, call=call), setup[0])["verdict"] == "healthy"
+
+
+@pytest.mark.parametrize(("setup", "call", "setting"), WITHIN)
+def test_settings_whose_cost_lies_within_intervals_are_no_finding(
+    tmp_path: Path, setup: Setup, call: str, setting: str
+):
+    """Times that change by 14 % and more, and stay within the intervals of several nodes, may be a sound site's."""
+    variable, _, value = setting.partition("=")
+    sizes = LARGE if call == "all_gather" else SIZES
+    plain, took = (times(setup, sizes, collective=call, **keys) for keys in ({}, {f"env.{variable}": value}))
+    assert max(abs(np.log(took[size] / plain[size])) for size in sizes) > 0.14
+    found = diagnosed(table(tmp_path, setup, took, call=call), setup[0])
+    assert (found["verdict"], found["also"]) == ("healthy", [])
 
 
 def test_one_direction_of_one_gpu(tmp_path: Path):
@@ -336,7 +357,7 @@ def test_the_nearer_explanation_comes_first(tmp_path: Path):
     took = times(H100, algorithm="tree")
     took = {size: time * (1.1 if size < 2**13 else 1.2 if size >= 2**23 else 1) for size, time in took.items()}
     found = diagnosed(table(tmp_path, H100, took, noise=0), "hgx-h100")
-    first, *others = (each for each in found["hypotheses"] if each["explains"])
+    first, *others = found["hypotheses"]
     assert found["verdict"] == first["hypothesis"] == "only tree"
     assert first["error"] < min(each["error"] for each in others)
     assert first["off"] > min(each["off"] for each in others)
@@ -345,13 +366,15 @@ def test_the_nearer_explanation_comes_first(tmp_path: Path):
 @pytest.mark.parametrize("slow", ["node1.nic3->*", "node1.pcie_switch3->node1.nic3"])
 def test_the_way_to_the_network_is_one_choice(tmp_path: Path, slow: str):
     """A NIC at a quarter and a PCIe link before it that is as slow take the same times, and so do all NICs at a
-    quarter: the diagnosis is one, names them all, and says of what rate they have how much is left."""
+    quarter: the diagnosis is one, names them all, and says of what rate they have how much is left. To use a quarter of
+    the NICs costs as much, but for what predictions err."""
     u, v = slow.split("->")
     faults = [{"link": link, "kind": "slow", "at": "0 s", "factor": 4} for link in (f"{u}->{v}", f"{v}->{u}")]
     took = times(H100X2, LARGE, faults=json.dumps(faults))
     found = diagnosed(table(tmp_path, H100X2, took, noise=0), "hgx-h100")
     assert found["verdict"] == "slow nic"
-    assert {*found["also"]} <= {"slow nvlink", "gpudirect off"}  # of which one node by itself would tell
+    # One node by itself would tell of slow NVLinks.
+    assert "2 nics" in found["also"] and {*found["also"]} <= {"2 nics", "slow nvlink", "gpudirect off"}
     best = found["hypotheses"][0]
     assert best["value"].endswith(
         ("25%", "28%")
@@ -372,11 +395,16 @@ def test_of_what_times_cannot_tell_apart_the_lesser_fault_comes_first(tmp_path: 
 
 @pytest.mark.long
 def test_what_noise_does_not_decide_is_a_choice(tmp_path: Path):
-    """Two explanations that differ by less than the noise are both named, whichever is nearer by chance."""
+    """Explanations that differ by less than the noise, or than predictions err, are all named, whichever is nearer by
+    chance."""
     setup, simulated = FAULTS["nvls off"]  # which on one node leaves rings, as NCCL_ALGO does
     path = table(tmp_path, setup, simulated(tmp_path), 2, 0.05)
+    found = diagnosed(path, setup[0])
+    assert {"nvls off", "only ring"} <= {found["verdict"], *found["also"]}
+    errors = {each["hypothesis"]: each["error"] for each in found["hypotheses"]}
+    assert all(errors[name] < 2 * 0.05 for name in (found["verdict"], *found["also"]))
     said = simcoll("diagnose", path, "--topology", setup[0]).out.replace("\n  ", " ").splitlines()[0]
-    assert "nvls off or only ring explains it best" in said
+    assert "nvls off, " in said and " or only ring explains it best" in said
 
 
 def test_a_single_point_puts_a_region_off_only_if_something_explains_it(tmp_path: Path):
@@ -439,8 +467,17 @@ def _regions(text: str) -> dict[str, list[int]]:
     return {name: [point["size_bytes"] for point in points if point["region"] == name] for name in REGIONS}
 
 
-@pytest.mark.parametrize("factor", [1.5, *(pytest.param(factor, marks=pytest.mark.long) for factor in (100, 3, 0.5))])
-@pytest.mark.parametrize("region", ["latency-bound", "middle", "bandwidth-bound"])
+FASTER = {"latency-bound": 0.5, "middle": 0.5, "bandwidth-bound": 0.8}  # links give large calls no half of their time
+
+
+@pytest.mark.parametrize(
+    ("region", "factor"),
+    [
+        pytest.param(region, factor, marks=() if factor == 1.5 else pytest.mark.long)
+        for region, faster in FASTER.items()
+        for factor in (1.5, 100, 3, faster)
+    ],
+)
 def test_a_scaled_region_is_off_by_that(tmp_path: Path, region: str, factor: float):
     """Whatever the factor: it is told, with the sizes, and the other regions are as they should be. Times that grow
     alone need no explanation to be off."""
@@ -568,12 +605,14 @@ def test_what_is_slower_takes_longer(setup: Setup, call: str, sizes: list[str]):
 
 
 def test_what_leaves_regions_off_explains_nothing_where_a_better_one_leaves_none(tmp_path: Path):
-    """A longer launch brings one region of a table of TCP back to normal, and most of its error. TCP brings all."""
+    """A longer launch brings one region of a table of TCP back to normal, and most of its error. TCP brings all, and so
+    does what takes as long, but for what predictions err."""
     took = times(A100X2, [2**exponent for exponent in (11, 13, 15, 19, 20)], profile="nccl-ampere+tcp")
     found = diagnosed(table(tmp_path, A100X2, took, noise=0), "dgx-a100")
     off = {each["hypothesis"]: each["off"] for each in found["hypotheses"]}
     assert off["tcp"] == 0 < off["launch"] < sum(each["off"] for each in found["regions"])
-    assert [each["hypothesis"] for each in found["hypotheses"] if each["explains"]] == ["tcp"]
+    assert found["verdict"] == "tcp"
+    assert not any(off[each["hypothesis"]] for each in found["hypotheses"] if each["explains"])
 
 
 def test_what_nothing_explains(tmp_path: Path):

@@ -60,11 +60,15 @@ def test_hops_between_nodes(
 @pytest.mark.parametrize("nodes", [2, 5, 8, 13])
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
 def test_hops_of_aggregated_trees(collective: str, nodes: int) -> None:
-    """With one GPU a node, and since 2.23, few bytes go by PAT: as many hops as a rank's
-    number has bits, where a ring takes n − 1."""
+    """With one GPU a node, and since 2.23, few bytes go by PAT: a hop for each round whose message carries a block of
+    the round before, where a ring takes n − 1."""
     how = {"nodes": nodes, "placement": {"per_node": 1}, "algorithm": "pat"}
     with_it, without = (call("hgx-h100", collective, 1024, changed("Simple", net=n), **how).time_ps for n in (10**7, 0))
-    hops = max(rank.bit_count() for rank in range(nodes))
+    after: dict[int, int] = {}  # by the distance of a round: the hops until its message has come
+    for distance in (8, 4, 2, 1):
+        blocks = range(0, nodes - distance, 2 * distance)  # by how far they have come; last by their lowest bit
+        after[distance] = max((1 + after.get(block & -block, 0) for block in blocks), default=0)
+    hops = max(after.values())
     assert with_it - without == pytest.approx(hops * 10**7, abs=2 * hops)
     if nodes > 8:  # where the tuner reckons with less for it
         ways = [

@@ -189,9 +189,9 @@ class MeasuredTable:
 
     def tells_apart(self, first: Fit, second: Fit) -> bool:
         """Return whether the rows can show which of two explanations is true. In some region their predictions must
-        differ by more than predictions of such points err."""
-        apart = np.abs(np.log(first.predicted / second.predicted))
-        return any(float(np.median(apart[list(group)])) > self.bands.own(group) for group in self.groups)
+        differ by more than predictions of such points err: their root mean square, as of a region's distance."""
+        apart = np.log(first.predicted / second.predicted)
+        return any(float(np.sqrt((apart[list(group)] ** 2).mean())) > self.bands.own(group) for group in self.groups)
 
     def regions(self, predicted: Floats) -> tuple[Region, ...]:
         """Return the verdict on each region, if the predicted times (n,), in us, are expected."""

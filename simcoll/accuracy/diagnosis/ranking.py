@@ -128,7 +128,8 @@ def _best(
     """Return the fit of each family's best variant, in order of families; without families that are far off."""
     best: dict[str, Fit] = {}
     for number, variants in enumerate(families):
-        if variants[0].rarity == ANOTHER and any(fit.explains(base) and not fit.off for fit in best.values()):
+        here = (fit for fit in best.values() if fit.hypothesis.rarity < ANOTHER)
+        if variants[0].rarity == ANOTHER and any(fit.explains(base) and not fit.off for fit in here):
             break  # these families come last, and count only if no other explains the table
         tell(f"{number} of {len(families)} explanations tried; now: {variants[0].family}")
         every = best.get(variants[0].family)
@@ -222,7 +223,8 @@ def as_good(fits: Iterable[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
 
     def is_as_good(fit: Fit) -> bool:
         as_near = fit.error <= nearest.error or fit.behind(nearest, PENALTY) == "open"
-        return (as_near and beside(nearest, fit)) or not table.tells_apart(nearest, fit)
+        alike = set(fit.off) <= set(nearest.off) and not table.tells_apart(nearest, fit)
+        return (as_near and beside(nearest, fit)) or alike
 
     good = list(filter(is_as_good, explaining))
     here = [fit for fit in good if fit.hypothesis.rarity < ANOTHER]

@@ -37,7 +37,7 @@ def tests(rows: Sequence[ResultRow]) -> str:
     tables: dict[tuple[Any, ...], list[ResultRow]] = {}
     for row in timed(rows):
         if row.collective in _TESTS:
-            launched = (row.settings.get(f"launch.{key}") for key in ("gpus_per_process", "graph", "replays"))
+            launched = (row.settings.get(f"launch.{key}") for key in ("gpus_per_process", "graph", "replays", "calls"))
             key = (row.collective, row.asked or row.algorithm, row.ranks, row.nodes, row.topology, *launched)
             tables.setdefault(key, []).append(row)
     if not tables:
@@ -46,12 +46,12 @@ def tests(rows: Sequence[ResultRow]) -> str:
 
 
 def _table(key: tuple[Any, ...], rows: Sequence[ResultRow]) -> Iterable[str]:
-    name, algorithm, ranks, nodes, topology, many, graph, replays = key
+    name, algorithm, ranks, nodes, topology, many, graph, replays, calls = key
     sizes = sorted(row.size_bytes or 0 for row in rows)
     each = max(1, int(ranks) // int(nodes or 1))
     gpus = each if many == "all" else int(many or 1)
     launches = int(replays or OFTEN) if str(graph).lower() == "true" else 0
-    runs = f"warmup iters: 0 iters: 1 graph: {launches}"
+    runs = f"warmup iters: 0 iters: {calls or OFTEN} graph: {launches}"  # so many that a loop's end does not count
     yield f"# simcoll: predicted, {_TESTS[name]}_perf, algorithm {algorithm}, {topology}"
     threads = f"nThread {each // gpus} nGpus {gpus}"
     yield f"# {threads} minBytes {sizes[0]} maxBytes {sizes[-1]} step: {_step(sizes)} {runs}"

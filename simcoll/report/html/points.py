@@ -108,7 +108,9 @@ def _numbers(slices: Sequence[Slice], names: dict[str, int], colors: dict[str, i
 def _label(span: Slice) -> str:
     if span.kind == "kernel":
         return str(span.args.get("operation") or span.name)
-    return f"chunk {span.name}" if span.kind in ("send", "receive", "link", "memory") else span.name
+    if span.kind in ("send", "receive", "link", "memory"):
+        return f"chunk{'s' * ('chunks' in span.args)} {span.name}"
+    return span.name
 
 
 def _color(span: Slice) -> str:
