@@ -297,7 +297,7 @@ def test_a_release_is_taken_as_it_is_written(tmp_path: Any) -> None:
 
 def test_pxn_serves_no_gpu_whose_like_pass_a_cpu_too():
     """Where every GPU reaches the NICs over a CPU, each goes there itself: PXN takes GPUs that need not pass one."""
-    explained = simcoll.explain("all_reduce", on="hgx-a100-4-slingshot", nodes=2, size="1 KiB", algorithm="tree")
-    busy = {link["link"] for link in explained["points"][0]["links"]}
-    assert "node0.gpu0->node0.cpu3" in busy
-    assert "node0.gpu3->node0.cpu0" not in busy
+    found = simcoll.predict("all_reduce", on="hgx-a100-4-slingshot", nodes=2, size="1 KiB", algorithm="tree")
+    carried = dict(zip(found.topology.link_names, found.totals.carried.tolist(), strict=True))
+    assert carried["node0.gpu0->node0.cpu3"] > 0
+    assert carried["node0.gpu3->node0.cpu0"] == 0
