@@ -402,10 +402,10 @@ def _own_routes(
         if (way[:1], way[-1:]) != ((devices[a],), (devices[b],)):
             what = f"{schedule.name}: the route {'->'.join(way)} does not lead from {devices[a]} to {devices[b]}"
             raise TopologyError(what, "begin and end a route with the devices of sender and receiver")
-        hops = {ends: network.route(*ends) for ends in itertools.pairwise(way)}
-        for (u, v), links in hops.items():
+        hops = [(*ends, network.route(*ends)) for ends in itertools.pairwise(way)]
+        for u, v, links in hops:
             if number >= 0 and len(links) != 1:
                 raise TopologyError(f"{schedule.name}: there is no link {u}->{v}", "name every device of a route")
-        found.append([link for links in hops.values() for link in links])
+        found.append([link for _, _, links in hops for link in links])
     hop = np.cumsum([0, *map(len, found)], dtype=np.int32)
     return ProgramRoutes(src, dst, hop, np.fromiter(itertools.chain.from_iterable(found), np.int32, hop[-1]))
