@@ -1,11 +1,10 @@
 """The largest throughput of a collective on a network, as an exact fraction, with the cut that proves it.
 
 A set S of devices that holds data for each rank outside must send all of it over the links that leave S. The largest
-throughput is the least ratio, over all sets, of the bandwidth out of S to the data that must leave it. It can be reached
-by trees (Edmonds, "Edge-disjoint branchings", 1973) if each switch has equal bandwidth in and out (Bang-Jensen, Frank,
-Jackson, "Preserving and increasing local edge-connectivity in mixed graphs", 1995); see ForestColl (Zhao et al., arXiv
-2402.06787). The search is Newton's: from a ratio, a minimum cut either proves it or gives a smaller one.
-"""
+throughput is the least ratio, over all sets, of the bandwidth out of S to the data that must leave it. It can be
+reached by trees (Edmonds, "Edge-disjoint branchings", 1973) if each switch has equal bandwidth in and out (Bang-Jensen,
+Frank, Jackson, "Preserving and increasing local edge-connectivity in mixed graphs", 1995); see ForestColl (Zhao et al.,
+arXiv 2402.06787). The search is Newton's: from a ratio, a minimum cut either proves it or gives a smaller one."""
 
 from __future__ import annotations
 

@@ -66,7 +66,9 @@ class FlowGraph:
     @cached_property
     def symmetric(self) -> bool:
         """Whether each edge is as wide in the other direction."""
-        ways = dict(zip(zip(self.tails.tolist(), self.heads.tolist(), strict=True), self.capacity.tolist(), strict=True))
+        ways = dict(
+            zip(zip(self.tails.tolist(), self.heads.tolist(), strict=True), self.capacity.tolist(), strict=True)
+        )
         return all(ways.get((v, u)) == width for (u, v), width in ways.items())
 
     def with_capacity(self, capacity: Integers) -> FlowGraph:
@@ -104,9 +106,16 @@ class Flows:
         # a flow looks a few times at each arc; a kernel's start is worth some 40,000 looks at transfers
         self._loops = Loops(max_flow, choose(work * len(tails) // 8, None, max_flow))
         loops, size = self._loops, vertices + 2
-        columns = (loops.give(column.astype(np.int64)) for column in (first, np.concatenate([heads, tails])[order], paired))
-        scratch = (loops.room(size, np.int64) for _ in range(4))
-        self._arcs = max_flow.Arcs(*columns, loops.room(len(order), np.int64), *scratch)
+        self._arcs = max_flow.Arcs(
+            first=loops.give(first.astype(np.int64)),
+            head=loops.give(np.concatenate([heads, tails])[order].astype(np.int64)),
+            pair=loops.give(paired.astype(np.int64)),
+            left=loops.room(len(order), np.int64),
+            level=loops.room(size, np.int64),
+            queue=loops.room(size, np.int64),
+            at=loops.room(size, np.int64),
+            path=loops.room(size, np.int64),
+        )
 
     def from_source(self, vertex: int | Integers) -> int | Integers:
         """Return the position in `capacity` of the arc from the source to a vertex."""
@@ -137,14 +146,16 @@ class Flows:
 
     def carried(self) -> Integers:
         """Return the last flow over each edge."""
-        left = np.array(self._arcs.left)[self._place[: self.edges]]
+        left: Integers = np.array(self._arcs.left)[self._place[: self.edges]]
         return self.capacity[: self.edges] - left
 
     def least_excess(self, ends: Sequence[int], need: int, most: int) -> int:
         """See `max_flow.least_excess`; `ends` are vertices."""
         give = self._loops.give
         places = give(self._place[np.asarray(self.to_sink(np.asarray(ends, np.int64)))])
-        return int(self._loops.run.least_excess(self._arcs, give(self._reset()), self.source, self.sink, places, need, most))
+        return int(
+            self._loops.run.least_excess(self._arcs, give(self._reset()), self.source, self.sink, places, need, most)
+        )
 
 
 def check_widths(graph: FlowGraph, factor: int) -> None:

@@ -3,15 +3,13 @@
 HiGHS solves in floating point. What is printed is exact: the prices of its dual solution, rounded to fractions, prove a
 bound by themselves, whatever solver found them.
 
-*all_reduce*: rank u reduces a share x_u of the data, and broadcasts the result. Each link's bandwidth is divided between
-the two phases. Within a phase all cuts must be wide enough; cuts are added while one is too narrow. *all_to_all*: a
-flow of each rank's data to all others (multi-commodity flow); ranks may relay.
-"""
+*all_reduce*: rank u reduces a share x_u of the data, and broadcasts the result. Each link's bandwidth is divided
+between the two phases. Within a phase all cuts must be wide enough; cuts are added while one is too narrow.
+*all_to_all*: a flow of each rank's data to all others (multi-commodity flow); ranks may relay."""
 
 from __future__ import annotations
 
 import heapq
-import itertools
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
@@ -25,7 +23,7 @@ from simcoll.synthesis.flow_graph import FlowGraph, Flows, Integers
 
 FINEST: Final = 2**40  # units into which bandwidths in floating point are divided for maximum flows
 NARROW: Final = 1e-9  # by which share of the throughput a cut is too narrow
-MOST_ROUNDS: Final = 200
+SHARES: Final = (0.5, 0.6, 0.7, 0.8, 0.9)  # of a link's capacity, above which load costs more and more
 MOST_FLOWS: Final = 60_000  # variables of all_to_all's program, which takes a minute then
 DENOMINATORS: Final = (1, 60, 5040, 100_000)  # largest denominators with which prices are tried
 
@@ -65,47 +63,61 @@ def balanced(graph: FlowGraph, weights: Integers) -> tuple[Bound, Floats]:
 
 def _by_cuts(graph: FlowGraph, phases: int, weights: Integers | None) -> tuple[Bound, Floats, list[Floats]]:
     """Maximise the sum of the shares; with `weights` they are in this proportion. Phase 1 runs on the graph turned
-    round."""
-    from scipy.optimize import linprog  # takes 0.3 s to load
-    from scipy.sparse import coo_array
-
-    n, edges, ranks = graph.n, len(graph.capacity), graph.ranks
-    columns = n + phases * edges
-    turned = [graph, graph.reversed]
-    seeds = [vertices == rank for vertices in [np.arange(len(graph.names))] for rank in ranks]
-    cuts = [_Cut(p, side, turned[p].out_of(side)) for p in range(phases) for one in seeds for side in (one, ~one)]
-    every = Flows(len(graph.names), graph.tails, graph.heads, 100 * n)
-    flows = [every, Flows(len(graph.names), graph.heads, graph.tails, 100 * n)][:phases]
+    round. Of the best solutions return one that spreads load and roots, so that few links are busy all the time."""
+    n, edges, ranks, wide = graph.n, len(graph.capacity), graph.ranks, graph.capacity.astype(float)
+    columns, turned = n + phases * edges, [graph, graph.reversed]
+    alone = [np.arange(len(graph.names)) == rank for rank in ranks]
+    cuts = [_Cut(p, side, turned[p].out_of(side)) for p in range(phases) for one in alone for side in (one, ~one)]
+    flows = [Flows(len(graph.names), turned[p].tails, turned[p].heads, 100 * n) for p in range(phases)]
     same = _balances(graph, phases, columns)
     if weights is not None:
-        first = int(np.argmax(weights))
         fixed = np.zeros((n, columns))
-        fixed[:, :n] = np.diag(np.full(n, float(weights[first])))
-        fixed[:, first] -= weights
+        fixed[:, :n] = np.diag(np.full(n, float(weights.max())))
+        fixed[:, int(np.argmax(weights))] -= weights
         same = np.vstack([same, fixed])
-    widest = np.arange(edges)
-    for _ in range(MOST_ROUNDS):
-        rows = [*itertools.chain.from_iterable([number] * (n + len(cut.out)) for number, cut in enumerate(cuts))]
-        where = np.concatenate([np.concatenate([np.arange(n), n + cut.phase * edges + cut.out]) for cut in cuts])
-        values = np.concatenate([np.concatenate([cut.side[ranks] * 1.0, np.full(len(cut.out), -1.0)]) for cut in cuts])
-        rows += (len(cuts) + np.tile(widest, phases)).tolist()
-        where = np.concatenate([where, n + np.arange(phases * edges)])
-        values = np.concatenate([values, np.ones(phases * edges)])
-        table = coo_array((values, (rows, where)), shape=(len(cuts) + edges, columns)).tocsr()
-        limits = np.concatenate([np.zeros(len(cuts)), graph.capacity.astype(float)])
-        goal = np.concatenate([-np.ones(n), np.zeros(phases * edges)])
-        solved = linprog(goal, table, limits, same if len(same) else None, np.zeros(len(same)) if len(same) else None)
-        if solved.status != 0 or solved.x[:n].sum() <= NARROW:
-            raise RefusedError("no schedule exists: some ranks cannot be reached from all others; add links")
-        found = solved.x
-        shares, widths = found[:n], [found[n + p * edges : n + (p + 1) * edges] for p in range(phases)]
-        more = [cut for p in range(phases) for cut in _too_narrow(turned[p], p, flows[p], shares, widths[p])]
-        if not more:
-            break
-        cuts += more
-    prices = -solved.ineqlin.marginals[: len(cuts)]
-    duals = solved.eqlin.marginals if len(same) else np.zeros(0)
-    return _proved(graph, cuts, prices, duals, weights, float(shares.sum()), phases), shares, widths
+    load = np.hstack([np.zeros((edges, n)), *[np.eye(edges)] * phases])
+
+    def row(cut: _Cut) -> Floats:
+        made = np.zeros(columns)
+        made[:n], made[n + cut.phase * edges + cut.out] = cut.side[ranks], -1
+        return made
+
+    def solved(spread: float) -> Any:
+        """Return the solution that all cuts allow: of the greatest sum, or with this sum and `spread` load."""
+        while True:
+            table, limits = np.vstack([*map(row, cuts), load]), np.concatenate([np.zeros(len(cuts)), wide])
+            goal, equal = np.append(-np.ones(n), np.zeros(columns - n)), same
+            if spread:  # more columns: what each link carries above shares of its capacity, and the largest root
+                over, most = len(SHARES) * edges, np.vstack([-np.ones(n), np.eye(n)])
+                more = np.hstack([np.vstack([load] * len(SHARES)), -np.eye(over), np.zeros((over, 1))])
+                roots = np.hstack([most, np.zeros((n + 1, columns - n + over)), -np.sign(np.arange(n + 1.0))[:, None]])
+                table = np.vstack([np.hstack([table, np.zeros((len(table), over + 1))]), more, roots])
+                limits = np.concatenate([limits, *(share * wide for share in SHARES), [-spread], np.zeros(n)])
+                goal = np.concatenate([np.zeros(columns), np.tile(1 / wide, len(SHARES)), [1 / spread]])
+                equal = np.hstack([same, np.zeros((len(same), over + 1))])
+            found = _minimised(goal, table, limits, equal)
+            shares, widths = found.x[:n], np.split(found.x[n:columns], phases)
+            narrow = [cut for p in range(phases) for cut in _too_narrow(turned[p], p, flows[p], shares, widths[p])]
+            if not narrow:
+                return found
+            cuts.extend(narrow)
+
+    found = solved(0.0)
+    value, prices = float(found.x[:n].sum()), -found.ineqlin.marginals[: len(cuts)]
+    bound = _proved(graph, list(cuts), prices, found.eqlin.marginals, weights, value, phases)
+    even = solved(value * (1 - 1e-10)).x
+    return bound, even[:n], np.split(even[n:columns], phases)
+
+
+def _minimised(goal: Floats, table: Any, limits: Floats, same: Any) -> Any:
+    """Return HiGHS' solution: the least `goal` with `table` · x ≤ `limits`, `same` · x = 0, x ≥ 0. Raises
+    RefusedError."""
+    from scipy.optimize import linprog  # takes 0.3 s to load
+
+    solved = linprog(goal, table, limits, same, np.zeros(same.shape[0]))
+    if solved.status != 0 or not solved.x.any():
+        raise RefusedError("no schedule exists: some ranks cannot be reached from all others; add links")
+    return solved
 
 
 def _balances(graph: FlowGraph, phases: int, columns: int) -> Floats:
@@ -136,7 +148,13 @@ def _too_narrow(graph: FlowGraph, phase: int, flows: Flows, shares: Floats, widt
 
 
 def _proved(
-    graph: FlowGraph, cuts: list[_Cut], prices: Floats, duals: Floats, weights: Integers | None, value: float, phases: int
+    graph: FlowGraph,
+    cuts: list[_Cut],
+    prices: Floats,
+    duals: Floats,
+    weights: Integers | None,
+    value: float,
+    phases: int,
 ) -> Bound:
     """Return the bound that the prices of cuts prove. Each unit of a share pays the prices of all cuts that hold its
     root; a link costs what the dearer phase pays for it."""
@@ -150,10 +168,15 @@ def _proved(
             for row in potentials
         ]
         cost = _cost(graph, [cuts[cut] for cut in paying], prices_of, height, phases)
-        paid = [sum((p for p, cut in zip(prices_of, paying) if cuts[cut].side[rank]), Fraction()) for rank in graph.ranks]
-        each = min(paid) if weights is None else sum(
-            (p * int(w) for p, w in zip(paid, weights.tolist(), strict=True)), Fraction()
-        ) / int(weights.sum())
+        paid = [
+            sum((p for p, cut in zip(prices_of, paying, strict=False) if cuts[cut].side[rank]), Fraction())
+            for rank in graph.ranks
+        ]
+        each = (
+            min(paid)
+            if weights is None
+            else sum((p * int(w) for p, w in zip(paid, weights.tolist(), strict=True)), Fraction()) / int(weights.sum())
+        )
         if each <= 0:
             continue
         rate = sum((int(c) * z for c, z in zip(graph.capacity.tolist(), cost, strict=True)), Fraction()) / each
@@ -189,7 +212,6 @@ def _cost(
 def all_to_all(graph: FlowGraph) -> tuple[Bound, Floats]:
     """Return the bound of all_to_all, and the flow of each rank's data over each edge at the best rate, (n, edges), in
     units of the graph. Raises RefusedError for too many ranks."""
-    from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
     n, edges, vertices = graph.n, len(graph.capacity), len(graph.names)
@@ -209,9 +231,7 @@ def all_to_all(graph: FlowGraph) -> tuple[Bound, Floats]:
     shared = coo_array((np.ones(n * edges), (edge, column)), shape=(edges, n * edges + 1)).tocsr()
     goal = np.zeros(n * edges + 1)
     goal[-1] = -1
-    solved = linprog(goal, shared, graph.capacity.astype(float), same, np.zeros(len(kept)))
-    if solved.status != 0 or solved.x[-1] <= NARROW:
-        raise RefusedError("no schedule exists: some ranks cannot be reached from all others; add links")
+    solved = _minimised(goal, shared, graph.capacity.astype(float), same)
     rate = float(solved.x[-1])
     return _by_lengths(graph, -solved.ineqlin.marginals, rate), solved.x[:-1].reshape(n, edges)
 

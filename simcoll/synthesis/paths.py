@@ -1,8 +1,11 @@
-"""Divide flows into paths: of scatter (from one rank to each other) and of all_to_all."""
+"""Paths of data: what flows of scatter and of all_to_all divide into, and the ways of least latency."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -11,7 +14,9 @@ import numpy as np
 
 from simcoll.synthesis.flow_graph import FlowGraph, Flows, Integers
 from simcoll.synthesis.linear_programs import Floats
+from simcoll.synthesis.packing import Tree
 from simcoll.synthesis.splitting import Way
+from simcoll.topology.graph import Topology
 
 CHUNKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 24, 28, 30, 32, 36, 40, 42, 48, 60, 64)
 
@@ -32,7 +37,7 @@ class Path:
 def _path(graph: FlowGraph, way: Way, first: int, count: int) -> Path:
     rank = {vertex: number for number, vertex in enumerate(graph.ranks.tolist())}
     at = [place for place, vertex in enumerate(way) if vertex in rank]
-    ways = tuple(way[a : b + 1] for a, b in zip(at[:-1], at[1:], strict=True))
+    ways = tuple(way[a : b + 1] for a, b in itertools.pairwise(at))
     stops = tuple(rank[way[place]] for place in at)
     return Path(stops[0], stops[-1], first, count, stops, ways)
 
@@ -100,7 +105,7 @@ def _loss(graph: FlowGraph, shares: list[list[tuple[Way, float]]], each: int) ->
     load = np.zeros(len(graph.capacity))
     for found in shares:
         for (way, _), some in zip(found, _rounded(found, each), strict=True):
-            load[[edge[ends] for ends in zip(way[:-1], way[1:], strict=True)]] += some
+            load[[edge[ends] for ends in itertools.pairwise(way)]] += some
     return float((load / graph.capacity).max()) / each
 
 
@@ -138,6 +143,63 @@ def _shortest(graph: FlowGraph, left: Floats, source: int, target: int, least: f
 
 
 def _take(graph: FlowGraph, left: Floats, way: Way, some: float) -> None:
-    for u, v in zip(way[:-1], way[1:], strict=True):
+    for u, v in itertools.pairwise(way):
         edge: Integers = np.flatnonzero((graph.tails == u) & (graph.heads == v))
         left[edge] -= some
+
+
+class QuickestWays:
+    """Ways of least latency from a rank to all others, or with `turned` to it from all others (written backwards). Of
+    equally quick ways those come first that earlier ways used least."""
+
+    def __init__(self, graph: FlowGraph, topology: Topology, turned: bool):
+        self.graph = graph.reversed if turned else graph
+        number = {ends: link for link, ends in enumerate(topology.links)}
+        ends = zip(graph.tails.tolist(), graph.heads.tolist(), strict=True)
+        self.latency = [int(topology.latencies[number[graph.names[u], graph.names[v]]]) for u, v in ends]
+        self.used = [0.0] * len(self.latency)
+        self.ahead: list[list[tuple[int, int]]] = [[] for _ in graph.names]
+        for edge, (u, v) in enumerate(zip(self.graph.tails.tolist(), self.graph.heads.tolist(), strict=True)):
+            self.ahead[u].append((v, edge))
+
+    def _before(self, root: int) -> dict[int, tuple[int, int]]:
+        """Return for each vertex the vertex and the edge before it on its way from the root."""
+        start = int(self.graph.ranks[root])
+        before, heap = dict[int, tuple[int, int]](), [(0, 0.0, start, start, -1)]
+        while heap:
+            far, load, vertex, last, edge = heapq.heappop(heap)
+            if vertex not in before:
+                before[vertex] = last, edge
+                for other, link in self.ahead[vertex]:
+                    if other not in before:
+                        heapq.heappush(
+                            heap, (far + self.latency[link], max(load, self.used[link]), other, vertex, link)
+                        )
+        for vertex in self.graph.ranks.tolist():
+            while before[vertex][1] >= 0:
+                vertex, edge = before[vertex]
+                self.used[edge] += 1 / float(self.graph.capacity[edge])
+        return before
+
+    def paths(self, root: int) -> Iterator[Path]:
+        """Yield the path to each other rank."""
+        before = self._before(root)
+        for rank in np.delete(self.graph.ranks, root).tolist():
+            way = [rank]
+            while before[way[-1]][1] >= 0:
+                way.append(before[way[-1]][0])
+            yield _path(self.graph, tuple(reversed(way)), 0, 1)
+
+    def trees(self, roots: Iterable[int]) -> list[tuple[Tree, list[list[tuple[Way, int, int]]]]]:
+        """Return a tree of the ways from each root, and the way of each of its edges."""
+        found = []
+        for root in roots:
+            edges = {
+                path.stops[-2:]: path.ways[-1] for path in sorted(self.paths(root), key=lambda path: len(path.ways))
+            }
+            tree = Tree(root, 1, {root: 0})
+            for u, t in edges:
+                tree.depth[t] = tree.depth[u] + 1
+                tree.edges.append((u, t))
+            found.append((tree, [[(way, 0, 1)] for way in edges.values()]))
+        return found

@@ -63,8 +63,8 @@ class Ways:
 
 
 def without_switches(graph: FlowGraph, capacity: Integers, roots: Integers) -> Ways:
-    """Return ways between ranks only. Rank r is the root of `roots[r]` trees; all flows in `capacity` allow them. Raises
-    RefusedError if a switch cannot be removed, which may be if it is not balanced."""
+    """Return ways between ranks only. Rank r is the root of `roots[r]` trees; all flows in `capacity` allow them.
+    Raises RefusedError if a switch cannot be removed, which may be if it is not balanced."""
     ways = Ways(graph, capacity)
     ports = {switch: int(((graph.heads == switch) & (capacity > 0)).sum()) for switch in graph.switches}
     for switch in sorted(graph.switches, key=lambda each: (ports[each], each)):
@@ -111,7 +111,7 @@ def _evenly(into: dict[int, int], out: dict[int, int], pairs: list[Pair]) -> dic
         open_pairs = [(u, t) for u, t in pairs if into[u] and out[t]]
         if not open_pairs:
             return {pair: amount for pair, amount in shares.items() if amount}
-        turns = max(1, max(map(len, (set(u for u, _ in open_pairs), set(t for _, t in open_pairs)))) - 1)
+        turns = max(1, max(map(len, ({u for u, _ in open_pairs}, {t for _, t in open_pairs}))) - 1)
         grain = max(1, min(min(into[u], out[t]) for u, t in open_pairs) // turns)
         for u, t in open_pairs:
             some = min(grain, into[u], out[t])
@@ -175,7 +175,8 @@ class _Room:
         return self.flows.least_excess(self.ranks.tolist(), self.need - 1, 1) == 1
 
     def one_by_one(self, into: dict[int, int], out: dict[int, int], pairs: list[Pair]) -> dict[Pair, int]:
-        """Return shares that remove the switch wholly: from each pair as much as flows allow, a little of each first."""
+        """Return shares that remove the switch wholly: from each pair as much as flows allow, a little of each
+        first."""
         shares: dict[Pair, int] = {}
         least = min(min(into.values()), min(out.values()))
         for grain in (max(1, least // max(1, len(out) - 1)), self.endless):
