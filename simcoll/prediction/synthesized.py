@@ -42,8 +42,8 @@ def options(
     scenario: Scenario, topology: Topology | None = None, max_trees: int = 0
 ) -> list[tuple[Plan, int, Schedule, Scenario]]:
     """Return the schedules of which the fastest answers `algorithm: synthesized` at the scenario's size: for each its
-    plan, its number of pieces, the schedule, and the scenario that names it. Those estimated at more than LONGER times the least are
-    left out."""
+    plan, its number of pieces, the schedule, and the scenario that names it. Those estimated at more than LONGER times
+    the least are left out."""
     found = plans(scenario, topology, max_trees)
     if load_profile(scenario.profile).bound:  # the schedule itself has what this profile would search for
         given = scenario.model.model_dump(exclude_none=True)
