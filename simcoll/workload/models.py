@@ -1,16 +1,17 @@
-"""Named neural networks: the tensors and multiply-adds of their layers, and the peak speeds of GPUs (`models.yaml`)."""
+"""Named neural networks: the tensors and multiply-adds of their layers (`models.yaml`).
+
+The peak speeds of GPUs come from `compute.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
-
-from pydantic import Field
+from typing import NamedTuple
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
+from simcoll.workload import compute
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -68,7 +69,6 @@ class NamedModel(Model):
 
 
 class _File(Model):
-    gpus: dict[str, Annotated[float, Field(gt=0)]]
     models: dict[str, NamedModel]
 
 
@@ -81,8 +81,8 @@ def _read(path: Path) -> _File:
 
 
 def gpus() -> dict[str, float]:
-    """Return the dense peak speed of each known GPU by name, in FLOP/s."""
-    return _file().gpus
+    """Return the dense peak speed of each known GPU by name, in FLOP/s of its 16-bit types."""
+    return {name: gpu.peak[compute.BASE] for name, gpu in compute.gpus().items()}
 
 
 def models() -> Sequence[str]:
