@@ -199,13 +199,14 @@ BF16: Final = Types()
 
 
 class Gemm(NamedTuple):
-    """`times` matrix multiplications (m × k) · (k × n)."""
+    """`times` matrix multiplications (m × k) · (k × n). `of_weights`: they give the gradient of weights."""
 
     m: int
     n: int
     k: int
     dtype: str
     times: int = 1
+    of_weights: bool = False
 
     @property
     def flop(self) -> int:
@@ -391,7 +392,7 @@ class _Layer:
         for each in reversed(operations):
             if isinstance(each, Gemm):
                 back.append(each._replace(n=each.k, k=each.n))
-                back.append(Gemm(each.n, each.k, each.m, each.dtype, each.times))
+                back.append(Gemm(each.n, each.k, each.m, each.dtype, each.times, of_weights=True))
             elif isinstance(each, Elementwise):
                 back.append(Elementwise(2 * each.nbytes))
             elif isinstance(each, Exchange) and each.dimension != "cp":
