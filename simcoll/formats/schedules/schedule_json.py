@@ -73,8 +73,8 @@ def counts(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def dump(schedule: Schedule) -> str:
-    """Return a schedule as JSON."""
+def dump(schedule: Schedule, **more: object) -> str:
+    """Return a schedule as JSON, with `more` keys at its end."""
     extra = {"agents": schedule.agents} if schedule.agents else {}
     extra |= {"root": schedule.root} if schedule.root else {}
     extra |= {"pipelined": True} if schedule.pipelined else {}
@@ -87,6 +87,7 @@ def dump(schedule: Schedule) -> str:
             **extra,
             "counts": counts(schedule),
             "transfers": list(_transfers(schedule)),
+            **more,
         }
     )
 
