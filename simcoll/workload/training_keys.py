@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, StrictBool, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from simcoll.config.field_types import Count, OneOf
 from simcoll.config.yaml_tree import Model
@@ -122,19 +123,21 @@ class FrameworkSpec(Model):
     """How attention is computed. Default: the framework's own way."""
 
 
-def _model(value: object) -> object:
-    if isinstance(value, str):
+class _ByName:
+    """An annotation for shapes that a named transformer may stand for."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": [*transformers()]}, handler(schema)]}
+
+    def __call__(self, value: object) -> object:
+        if not isinstance(value, str):
+            return value
         if value not in (known := transformers()):
-            raise ValueError(f"{value!r} is no model; {did_you_mean(value, known)}, or write its shapes")
+            raise ValueError(f"{value!r} is no transformer; {did_you_mean(value, known)}, or write its shapes")
         return transformer(value)
-    return value
-
-
-Shapes = Annotated[
-    Transformer,
-    BeforeValidator(_model),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Transformer"}]}),
-]
 
 
 class TrainingStep(Model):
@@ -142,7 +145,7 @@ class TrainingStep(Model):
     passes over all micro batches, their exchanges, the reduction of gradients, and the optimizer."""
 
     template: Literal["training"]
-    model: Shapes
+    model: Annotated[Transformer, _ByName()]
     """A named transformer (`simcoll list models`), or the shapes of an own one."""
     parallel: Parallel = Parallel()
     """How the step is divided among ranks."""
