@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import numpy as np
 
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.collectives import COLLECTIVES, NOTHING
+from simcoll.schedule.collectives import COLLECTIVES, NOTHING, contracts
 from simcoll.schedule.proof import prove
 from simcoll.schedule.schedule import Schedule
 
@@ -20,11 +22,19 @@ def script(ranks: tuple[int, ...] = RANKS) -> str:
         name: {
             "promise": COLLECTIVES[name].summary,
             "sized": COLLECTIVES[name].busbw(2) > 0,  # a barrier moves no data, and has no bandwidth
+            "operators": operators(name),
             "algorithms": {each.name: entry(each, ranks) for each in entries.values() if not each.needs_agent},
         }
         for name, entries in registry.ALGORITHMS.items()
     }
     return f"const SIMCOLL = {json.dumps(found, separators=(',', ':'))};\n"
+
+
+def operators(name: str) -> list[str]:
+    """The operators that the page offers for a collective; none for one that does not reduce."""
+    if not COLLECTIVES[name].reduces:
+        return []
+    return ["max", "min"] if COLLECTIVES[name].at_least_once else ["sum", "product", "min", "max", "avg"]
 
 
 def entry(algorithm: registry.Algorithm, ranks: tuple[int, ...]) -> dict[str, Any]:
@@ -54,7 +64,8 @@ def _cost(form: str, **values: int | Fraction) -> Fraction:
 
 def listed(schedule: Schedule) -> dict[str, Any]:
     """Blocks, chunks, messages and steps of a schedule: for each transfer sender, receiver, 1 if it reduces, and what
-    it moves: from slot, to slot, and the chunk that it is of, whose size it has; -1 if it is of none."""
+    it moves: from slot, to slot, and the chunk that it is of, whose size it has; -1 if it is of none. `owned` are the
+    slots of each rank that hold data before, `promised` those that hold the result at the end; null: all."""
     contract = COLLECTIVES[schedule.collective]
     start = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root).tolist()
     held = {
@@ -75,4 +86,13 @@ def listed(schedule: Schedule) -> dict[str, Any]:
             come[row.dst, row.dst_slot] = chunk
         held |= come
     blocks = contract.blocks(schedule.n)
-    return {"blocks": blocks, "chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps}
+    held_slots = {"owned": slots(schedule, "before"), "promised": slots(schedule, "after")}
+    return {
+        "blocks": blocks, "chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps, **held_slots
+    }  # fmt: skip
+
+
+def slots(schedule: Schedule, which: Literal["before", "after"]) -> list[list[int]] | None:
+    """The slots of each rank that its contract names before or after; None for all slots of all ranks."""
+    named = contracts(schedule, which)[..., 0] != NOTHING
+    return None if named.all() else [np.flatnonzero(row).tolist() for row in named]

@@ -22,7 +22,7 @@ from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import Schedule, chunks_text
 from simcoll.schedule.side_by_side import joined
-from simcoll.schedule.values import State, slot_text, terms_text
+from simcoll.schedule.values import State, finished, slot_text, terms_text
 from simcoll.topology.topology_builder import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -182,11 +182,9 @@ def values(schedule: Schedule, states: Sequence[State], op: str, step: int | Non
     rows = _value_rows(schedule, slots, "before", State(states[first].held, {}), op)
     for number in range(first, last):
         rows += _value_rows(schedule, slots, f"step {number}", states[number + 1], op)
-    after = contracts(schedule, "after")[..., 0] != NOTHING
+    end, after = finished(schedule, states[-1], op), contracts(schedule, "after")[..., 0] != NOTHING
     for rank in range(schedule.n) if last == schedule.n_steps else ():
-        held = {
-            slots[slot]: slot_text(op, states[-1], rank, slot, "plain") for slot in np.flatnonzero(after[rank]).tolist()
-        }
+        held = {slots[slot]: slot_text(op, end, rank, slot) for slot in np.flatnonzero(after[rank]).tolist()}
         rows.append({"": " " if rank else "end", "rank": f"{rank}", "from": " ", **held})
     doing = f"{contract.name}, {op}" if contract.reduces else contract.name
     legend = ["▸ stored by this step"] + [f"{terms_text(op, [1, 4])} reduced by this step"] * contract.reduces
