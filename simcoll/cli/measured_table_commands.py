@@ -80,24 +80,37 @@ def compare(
 
 
 @click.command()
-@click.argument("measured", metavar="MEASURED|-", shell_complete=completed("file", "table"))
+@click.argument("files", nargs=-1, required=True, metavar="FILE…|DIR|-", shell_complete=completed("file", "table"))
 @WHERE
 @SETS
 @JSON
 @with_measured_on
-def diagnose(measured: str, topology: str | None, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
-    """Check whether measured times are as this hardware should give.
+def diagnose(
+    files: tuple[str, ...], topology: str | None, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool
+) -> int:
+    """Find out why a job is slow or stands still.
 
-    MEASURED is a measured table, or the output of nccl-tests; `-` reads a pipe. For each point the output says whether
-    its time is as expected. It names the regions of sizes whose times are not normal, and the simulated fault that
-    explains them best. The exit status is 0 if the machine is healthy, i.e. if no region is off, else 1.
+    FILE is a measured table, the output of nccl-tests, or NCCL's debug log (NCCL_DEBUG=INFO), of one rank or of all,
+    packed by gzip or not; DIR is a folder of such files; `-` reads a pipe. The first lines say what is wrong, where,
+    how sure that is, and what to do next. With a log `--on` may be left out if the log shows the machine.
+
+    For a table alone the output says for each point whether its time is as this hardware should give. It names the
+    regions of sizes whose times are not normal, and the simulated fault that explains them best. The exit status is 0
+    if nothing is wrong, 1 if something is, and 2 if the files do not tell.
     """
-    from simcoll.accuracy.diagnosis.diagnose import diagnosed
+    from simcoll.accuracy.diagnosis.diagnose import SCHEMA
+    from simcoll.accuracy.triage.findings import Case
+    from simcoll.accuracy.triage.verdict import STATUS, triaged
     from simcoll.report.accuracy_text import diagnosis_text
+    from simcoll.report.triage_text import triage_text
 
-    document = diagnosed(measured_text(measured), measured, measured_on(topology), where, sets, Lines())
-    print(json.dumps(document, indent=1) if as_json else diagnosis_text(document))
-    return 0 if document["verdict"] == "healthy" else 1
+    document = triaged(files, Case(topology, where, sets, Lines()))
+    table_alone = document["schema"] == SCHEMA
+    text = diagnosis_text if table_alone else triage_text
+    print(json.dumps(document, indent=1) if as_json else text(document))
+    if table_alone:
+        return 0 if document["verdict"] == "healthy" else 1
+    return STATUS[document["verdict"]]
 
 
 @click.command()
