@@ -152,15 +152,14 @@ def _shown(schedule: Schedule, views: _Views) -> str:
     step = views.step
     if step is not None and step >= schedule.n_steps:
         raise InputError(f"--step: there is no step {step}", f"the schedule has {schedule.n_steps}, the first is 0")
-    states, op = [], ""
-    if views.values is not None:
-        op = values.operator(schedule.collective, views.op)
-        given = "random" if views.values == "random" else _json(views.values, "--values")
-        states = values.worked(schedule, given, views.op)
+    given = "random" if views.values in (None, "random") else _json(views.values, "--values")
     of_step = schedule if step is None else schedule.only(step)
     if views.as_json:
-        chosen = states if step is None else states[step : step + 2]
-        return schedule_json.dump(of_step, **({"states": values.buffers(schedule, chosen)} if states else {}))
+        held = [] if views.values is None else values.states(schedule, given, views.op)
+        chosen = held if step is None else held[step : step + 2]
+        return schedule_json.dump(of_step, **({"states": chosen} if chosen else {}))
+    states = [] if views.values is None else values.worked(schedule, given, views.op)
+    op = values.operator(schedule.collective, views.op)
     shown = [
         *([schedule_view.data(schedule)] if views.data else []),
         *([schedule_view.values(schedule, states, op, step)] if states else []),

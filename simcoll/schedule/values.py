@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ def operator(name: str, op: str | None) -> str:
 def worked(schedule: Schedule, rows: object, op: str | None = None) -> list[State]:
     """Return the states of a schedule: one before the first step, then one after each step.
 
-    `rows` and `op` are those of `states`. Raises InputError.
+    `rows` and `op` are those of `states`. Sums are not divided yet for an average: see `finished`. Raises InputError.
 
     >>> from simcoll import build
     >>> [state.held[0][0].tolist() for state in worked(build("all_reduce", "naive", 2), [[1, 2], [3, 4]])]
@@ -95,7 +95,8 @@ def states(schedule: Schedule, values: object = "random", op: str | None = None)
     >>> states(build("all_reduce", "naive", 2), [[1, 2], [3, 4]])
     [[[1, 2], [3, 4]], [[4, 6], [3, 4]], [[4, 6], [4, 6]]]
     """
-    return buffers(schedule, worked(schedule, values, op))
+    found = worked(schedule, values, op)
+    return buffers(schedule, [*found[:-1], finished(schedule, found[-1], operator(schedule.collective, op))])
 
 
 def buffers(schedule: Schedule, found: Sequence[State]) -> list[list[list[Any]]]:
@@ -139,17 +140,18 @@ def played(schedule: Schedule, handed: Sequence[Values], op: str, weights: objec
             came[at].senders.append(sender)
             held[at], defined[at] = term if old is None else OPERATORS[op](old, term), True
         reached, last = number + 1, state(came)
-    _finish(schedule, last, op)
     yield last
 
 
-def _finish(schedule: Schedule, state: State, op: str) -> None:
-    """Divide the sums of the last state by the number of ranks, if `op` is `avg`."""
+def finished(schedule: Schedule, state: State, op: str) -> State:
+    """Return the state at the end: the last one, its sums divided by the number of ranks if `op` is `avg`."""
+    held = [list(row) for row in state.held]
     for rank in range(schedule.n) if op == "avg" else ():
         for slot in promised(schedule, rank):
-            if (numbers := state.held[rank][slot]) is not None:
+            if (numbers := held[rank][slot]) is not None:
                 dtype = np.dtype(np.float64) if numbers.dtype == object else numbers.dtype
-                state.held[rank][slot] = scaled(schedule, rank, numbers, dtype, op)
+                held[rank][slot] = scaled(schedule, rank, numbers, dtype, op)
+    return State(held, {})
 
 
 # --- what ranks hand in ---
@@ -247,11 +249,11 @@ def terms_text(op: str, terms: Sequence[int | float]) -> str:
     return _SIGNS[op].join(texts).replace("+-", "-") if op in _SIGNS else f"{op}({','.join(texts)})"
 
 
-def slot_text(op: str, state: State, participant: int, slot: int, ends: Literal["marked", "plain"] = "marked") -> str:
-    """Return what a slot holds: its numbers with spaces between them. If `marked`, numbers that the step stored stand
-    behind `▸`, and numbers that it reduced are written out: `1+4`."""
+def slot_text(op: str, state: State, participant: int, slot: int) -> str:
+    """Return what a slot holds: its numbers with spaces between them. Numbers that the step stored stand behind `▸`;
+    numbers that it reduced are written out: `1+4`."""
     numbers = state.held[participant][slot]
-    arrival = state.came.get((participant, slot)) if ends == "marked" else None
+    arrival = state.came.get((participant, slot))
     if numbers is None or not len(numbers):
         return ""
     if arrival is None:

@@ -19,6 +19,7 @@ def run(
     """Work a schedule on one 1-D array a rank (all of the same length) and return what each rank ends with; None for a
     rank that is promised nothing."""
     *_, last = values.played(schedule, inputs, op, weights)
+    last = values.finished(schedule, last, op)
     slots = [promised(schedule, rank) for rank in range(schedule.n)]
     return [
         np.concatenate([part for slot in wanted if (part := last.held[rank][slot]) is not None]) if wanted else None
