@@ -6,9 +6,10 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import json
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,11 +17,12 @@ from pydantic import Field
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
-from simcoll.errors import InputError, Place, RefusedError, SimcollError, did_you_mean
-from simcoll.prediction.sweep import run_point
+from simcoll.errors import InputError, Place, SimcollError, did_you_mean
+from simcoll.prediction.training_step import CallTimes, TrainingPrediction, predict_training
 from simcoll.scenario import scenario_files
+from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.topology.topology_builder import load_system
-from simcoll.workload.compute import gpus
+from simcoll.units import PS_PER_S
 
 SCHEMA: Final = "simcoll.accuracy.steps/1"
 Row = Mapping[str, str]
@@ -71,8 +73,12 @@ def rows_of(text: str, source: str, where: Sequence[str] = ()) -> list[tuple[int
     columns = reader.fieldnames or []
     if absent := [column for column in ("layers", "hidden", "gpus") if column not in columns]:
         problem = f"the table has no column {', '.join(absent)}"
-        raise InputError(problem, "give a table of training steps, a CSV with layers, hidden, gpus, …", Place(source, 1, 1))
-    rows = [(reader.line_num, {k: (v or "").strip() for k, v in row.items() if k}) for row in reader]
+        raise InputError(
+            problem, "give a table of training steps, a CSV with layers, hidden, gpus, …", Place(source, 1, 1)
+        )
+    rows: list[tuple[int, Row]] = [
+        (reader.line_num, {k: (v or "").strip() for k, v in row.items() if k}) for row in reader
+    ]
     for condition in where:
         column, values = yaml_tree.condition(condition)
         if column not in columns:
@@ -117,7 +123,9 @@ def _time(row: Row) -> float | None:
 def _framework(row: Row) -> _FrameworkWord:
     said, model = row.get("framework", ""), row.get("model", "")
     for word in _words().frameworks:
-        if (said and said.startswith(word.begins)) or (not said and word.of_models and model.startswith(word.of_models)):
+        if (said and said.startswith(word.begins)) or (
+            not said and word.of_models and model.startswith(word.of_models)
+        ):
             return word
     known = ", ".join(word.begins for word in _words().frameworks)
     raise MissingError(f"the framework {said!r} is unknown; known are {known}" if said else "framework is not stated")
@@ -172,7 +180,7 @@ def keys_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     framework: dict[str, Any] = {"name": way.name, "cuda_graphs": way.cuda_graphs}
     if row.get("compile") in ("true", "false") and way.name != "megatron":
         framework["kernels"] = "compiled" if row["compile"] == "true" else "eager"
-    workload = {
+    workload: dict[str, Any] = {
         "template": "training",
         "gpu": gpu.gpu,
         "model": _shapes(row, way, sequence),
@@ -242,42 +250,50 @@ def predicted(text: str, source: str, where: Sequence[str] = ()) -> Document:
     """Predict each row of a table of published steps, and return the document that `simcoll steps --json` prints.
     Raises InputError for a table that is none of training steps."""
     rows = rows_of(text, source, where)
-    points = [_point(line, row, source) for line, row in rows]
+    door = _Door()
+    points = [_point(line, row, source, door) for line, row in rows]
     return {"schema": SCHEMA, "points": points, "summary": _summary(points)}
 
 
-def _point(line: int, row: Row, source: str) -> Document:
+def _point(line: int, row: Row, source: str, door: _Door) -> Document:
     point: Document = {"row": row.get("id") or row.get("job_id") or f"{source}:{line}"}
     point |= {name: row.get(name, "") for name in ("model", "gpu", "gpus", "framework")}
     point |= dict.fromkeys(("measured_s", "predicted_s", "error", "low_s", "high_s", "mfu", "memory_GB", "fits"))
     try:
         point["measured_s"] = _time(row)
         keys, assumed = keys_of(row)
-        found = _answer(keys)
+        found = door.ask(keys)
     except MissingError as missing:
         return point | {"status": f"refused: {missing}"}
     except SimcollError as error:
         return point | {"status": f"refused: {error}"}
-    took = found["step_us"] / 1e6
-    point |= {"predicted_s": took, "mfu": found["mfu"], "memory_GB": found["memory_GB"]}
-    point |= {"low_s": found["low_us"] / 1e6, "high_s": found["high_us"] / 1e6} if found.get("low_us") else {}
-    point["fits"] = found["memory_GB"] * 1e9 <= found["limit"]
+    took = found.time_ps / PS_PER_S
+    point |= {"predicted_s": took, "mfu": found.facts["mfu"], "memory_GB": found.memory.total / 1e9}
+    point["fits"] = found.memory.total <= found.limit
     if point["measured_s"]:
         point["error"] = took / point["measured_s"] - 1
     if row.get("status") in ("Success", "OOM"):
-        point |= {"measured_fits": row["status"] == "Success", "fits_right": point["fits"] == (row["status"] == "Success")}
+        point["fits_right"] = point["fits"] == (row["status"] == "Success")
         if row.get("mem_alloc_GB"):
             point["measured_GB"] = float(row["mem_alloc_GB"])
     return point | {"status": "; ".join(["ok", *assumed])}
 
 
-def _answer(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the columns of the results of a step, and `limit`, the bytes of the GPU's memory."""
-    (point,) = scenario_files.points(yaml_tree.located(dict(keys), Place("the row", 1, 1)))
-    found = run_point(point)
-    if found["status"] != "ok":
-        raise RefusedError(found["status"])
-    return {**found, "limit": gpus()[keys["workload"]["gpu"]].memory}
+class _Door:
+    """Predicts steps as any other point. Times of calls on a machine are kept, as rows of a table share machines."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, CallTimes] = {}
+
+    def ask(self, keys: Mapping[str, Any]) -> TrainingPrediction:
+        """Return the prediction of a scenario. Raises the errors of `predict`."""
+        (point,) = scenario_files.points(yaml_tree.located(dict(keys), Place("the row", 1, 1)))
+        scenario = point.scenario
+        costs = CostSetting.of(load_profile(scenario.profile))
+        machine = json.dumps([keys["topology"], keys["ranks"]])
+        if machine not in self.times:
+            self.times[machine] = CallTimes(scenario, None, costs)
+        return predict_training(scenario, None, costs, self.times[machine])
 
 
 def _summary(points: Sequence[Document]) -> Document:

@@ -80,6 +80,25 @@ def compare(
 
 
 @click.command()
+@click.argument("table", metavar="TABLE.csv|-", shell_complete=completed("file", "table"))
+@WHERE
+@JSON
+def steps(table: str, where: tuple[str, ...], as_json: bool) -> int:
+    """Predict each row of a table of published training steps.
+
+    TABLE.csv has a step in each row: shapes of the model, GPUs, parallelism, batch, framework. A row that has a time is
+    compared with the prediction. A row that says whether it ran out of memory, or how much memory it took, is compared
+    with the predicted memory. A row that does not say enough is refused, with the reason.
+    """
+    from simcoll.accuracy.published_steps import predicted
+    from simcoll.report.accuracy_text import steps_table
+
+    document = predicted(measured_text(table), table, where)
+    print(json.dumps(document, indent=1) if as_json else steps_table(document))
+    return 0
+
+
+@click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE…|DIR|-", shell_complete=completed("file", "table"))
 @WHERE
 @SETS
