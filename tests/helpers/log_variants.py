@@ -86,7 +86,7 @@ def _of_rank(draw: random.Random, rank: int, nodes: int, network: str, gpu: str)
         yield "NCCL INFO NET/IB : No device found."
     else:
         nics = " ".join(f"[{n}]mlx5_{n}:1/{draw.choice(('IB', 'RoCE'))}" for n in range(8))
-        yield f"NCCL INFO NET/IB : Using {nics} [RO]; OOB eth0:10.0.0.{node}<0>"
+        yield f"NCCL INFO NET/IB : Using {nics} [RO]; OOB eth0:198.51.100.{node}<0>"
     yield f"NCCL INFO Using network {used}"
     head = f"comm 0x55{rank:04x} rank {rank} nranks {ranks} cudaDev {rank % 8} nvmlDev {rank % 8} busId {rank}000"
     yield f"NCCL INFO ncclCommInitRank {head} commId 0xabc - Init START"
