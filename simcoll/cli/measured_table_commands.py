@@ -96,9 +96,10 @@ def diagnose(
 ) -> int:
     """Find out why a job is slow or stands still.
 
-    FILE is a measured table, the output of nccl-tests, or NCCL's debug log (NCCL_DEBUG=INFO), of one rank or of all,
-    packed by gzip or not; DIR is a folder of such files; `-` reads a pipe. The first lines say what is wrong, where,
-    how sure that is, and what to do next. With a log `--on` may be left out if the log shows the machine.
+    FILE is a measured table, the output of nccl-tests, NCCL's debug log (NCCL_DEBUG=INFO), or a dump of PyTorch's
+    flight recorder, of one rank or of all, packed by gzip or not; DIR is a folder of such files; `-` reads a pipe.
+    The first lines say what is wrong, where, how sure that is, and what to do next. With a log `--on` may be left out
+    if the log shows the machine.
 
     For a table alone the output says for each point whether its time is as this hardware should give. It names the
     regions of sizes whose times are not normal, and the simulated fault that explains them best. The exit status is 0

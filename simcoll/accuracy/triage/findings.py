@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.errors import visible
 
-Role = Literal["cause", "symptom", "echo", "sound", "harmless", "excluded"]
+Role = Literal["cause", "symptom", "echo", "undecided", "sound", "harmless", "excluded"]
 Confidence = Literal["clear", "likely", "open"]
 LONGEST: Final = 400  # characters of a line that is shown as evidence
 
@@ -50,6 +50,7 @@ class Finding:
     *cause*: something is broken, missing or set so that it explains the trouble;
     *symptom*: what goes wrong, which a cause may explain (slow rows, ranks that wait);
     *echo*: what others say because of a failure elsewhere (time-outs, closed connections);
+    *undecided*: something may be wrong, but the files do not tell;
     *sound*: a part of the job is as it should be;
     *harmless*: what people often take for a cause, and what is none;
     *excluded*: a cause that the files rule out, for the reason in `text`.

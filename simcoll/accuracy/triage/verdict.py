@@ -17,9 +17,15 @@ from simcoll.topology.topology_builder import load_system
 
 SCHEMA: Final = "simcoll.diagnose/3"
 SHOWN: Final = 12  # lines of evidence in the document
-_RANKED: Final = ("cause", "symptom", "echo", "sound")  # roles that make a verdict, the first that is there
+_RANKED: Final = (
+    "cause",
+    "symptom",
+    "echo",
+    "undecided",
+    "sound",
+)  # roles that make a verdict, the first that is there
 _SURE: Final = ("clear", "likely", "open")
-_KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO)"
+_KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO), dumps of PyTorch's flight recorder"
 
 
 def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
@@ -74,7 +80,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     chosen = sorted((finding for finding in every if finding.role == role), key=lambda f: _order(f, role == "cause"))
     first = chosen[0] if chosen else None
     others = [finding for finding in every if finding.role in _RANKED[:2] and finding is not first]
-    wrong = first is not None and role != "sound"
+    wrong = role in _RANKED[:3]
     evidence = [asdict(each) for each in (first.evidence if first else ())]
     if role == "sound":
         evidence = [asdict(each) for finding in chosen for each in finding.evidence]
