@@ -78,13 +78,19 @@ def text_of(path: Path) -> str:
 
 
 def bytes_of(
-    path: Path, cure: str, most: int = MOST_BYTES, smaller: str = "give a part of it", name: str | None = None
+    path: Path,
+    cure: str,
+    most: int = MOST_BYTES,
+    smaller: str = "give a part of it",
+    name: str | None = None,
+    binary: bool = False,
 ) -> bytes:
     """Return the bytes of a carried file, or of a file on this machine. Raises InputError, which calls the file `name`.
-    Its fix is `cure` for a file that is unreadable or no text, and `smaller` for a file of more than `most` bytes."""
+    Its fix is `cure` for a file that is unreadable or (unless `binary`) no text, and `smaller` for a file of more than
+    `most` bytes."""
     source = name or str(path)
     try:
-        return _bytes(path, source, most, smaller, cure)
+        return _bytes(path, source, most, smaller, cure, binary)
     except (OSError, ValueError) as error:
         raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}", cure) from None
 
@@ -95,7 +101,7 @@ def text_of_stdin(most: int = MOST_BYTES) -> str:
     return decoded(_bounded(stream, "-", most, "give a part of it"))
 
 
-def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a text") -> bytes:
+def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a text", binary: bool = False) -> bytes:
     carried = (_CARRIED.get() or {}).get(str(path))
     if carried is not None:
         return _bounded(io.BytesIO(carried), source, most, smaller, cure)
@@ -103,19 +109,22 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
     if pipe in _SAID:
         return _SAID[pipe]
     with path.open("rb") as file:
-        data = _bounded(file, source, most, smaller, cure)
+        data = _bounded(file, source, most, smaller, cure, binary)
     if pipe is not None:
         _SAID[pipe] = data
     return data
 
 
-def _bounded(file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text") -> bytes:
-    """Read a file and return its bytes. Raises InputError with the fix `cure` if they are no text, or with `smaller` if
-    there are more than `most`."""
+def _bounded(
+    file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text", binary: bool = False
+) -> bytes:
+    """Read a file and return its bytes. Raises InputError with the fix `cure` if they are no text (unless `binary`), or
+    with `smaller` if there are more than `most`."""
     data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
-    check_text(bytes(data[:_HEAD]), source, cure)
+    if not binary:
+        check_text(bytes(data[:_HEAD]), source, cure)
     if len(data) > most:
         raise InputError(f"{source}: larger than {units.format_size(most)}", smaller)
     return bytes(data)
@@ -142,7 +151,7 @@ def decoded(data: bytes, source: str = "") -> str:
     names the file in errors. Raises InputError for gzip that is damaged, too large when unpacked, or not text."""
     if data.startswith(_GZIP):
         named = f"{source}: a gzip file" if source else "a gzip file"
-        data = _unpacked(data, named)
+        data = unpacked(data, source)
         check_text(data[:4096], named, "give packed text")
     return _as_text(data)
 
@@ -155,7 +164,11 @@ def _as_text(data: bytes) -> str:
     return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
 
 
-def _unpacked(data: bytes, named: str) -> bytes:
+def unpacked(data: bytes, source: str = "") -> bytes:
+    """Return data as they are, or unpacked if they are of gzip; raises InputError, which calls the file `source`."""
+    if not data.startswith(_GZIP):
+        return data
+    named = f"{source}: a gzip file" if source else "a gzip file"
     try:
         text = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:

@@ -34,6 +34,7 @@ OPERATORS: Final[dict[str, np.ufunc]] = {
     "bxor": np.bitwise_xor,
     "avg": np.add,  # and one final scaling
 }
+ALSO: Final = {"prod": "product"}  # other spellings of operators
 BITWISE: Final = ("band", "bor", "bxor")  # for integers only
 
 Held = Callable[[Numbers, Numbers, int, int, int], tuple[ArrayLike, ArrayLike]]

@@ -1,16 +1,18 @@
-"""Named neural networks: the tensors and multiply-adds of their layers, and the peak speeds of GPUs (`models.yaml`)."""
+"""Named neural networks: the tensors and multiply-adds of their layers, or their shapes (`models.yaml`).
+
+The peak speeds of GPUs come from `compute.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
-
-from pydantic import Field
+from typing import NamedTuple
 
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
+from simcoll.workload import compute
+from simcoll.workload.transformer import Transformer
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -67,9 +69,17 @@ class NamedModel(Model):
                 block += 1
 
 
+class Shaped(Model):
+    """A named transformer: its source, the number of parameters, and its shapes."""
+
+    source: str
+    parameters: int
+    shapes: Transformer
+
+
 class _File(Model):
-    gpus: dict[str, Annotated[float, Field(gt=0)]]
     models: dict[str, NamedModel]
+    shapes: dict[str, Shaped]
 
 
 def _file() -> _File:
@@ -81,13 +91,23 @@ def _read(path: Path) -> _File:
 
 
 def gpus() -> dict[str, float]:
-    """Return the dense peak speed of each known GPU by name, in FLOP/s."""
-    return _file().gpus
+    """Return the dense peak speed of each known GPU by name, in FLOP/s of its 16-bit types."""
+    return {name: gpu.peak[compute.BASE] for name, gpu in compute.gpus().items()}
 
 
 def models() -> Sequence[str]:
     """Return the names of the models."""
     return tuple(_file().models)
+
+
+def transformers() -> dict[str, Shaped]:
+    """Return the transformers that are known by their shapes, by name."""
+    return _file().shapes
+
+
+def transformer(name: str) -> Transformer:
+    """Return the shapes of a named transformer. Raises KeyError for an unknown name."""
+    return transformers()[name].shapes
 
 
 def load_model(name: str) -> NamedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -22,6 +22,7 @@ from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import PS_PER_S
 from simcoll.workload.models import gpus, load_model, models
+from simcoll.workload.training_keys import TrainingStep
 
 FIRST_BUCKET: Final = 2**20  # bytes: PyTorch's default
 BUCKET_CAP: Final = 25 * 2**20  # bytes: PyTorch's default
@@ -309,7 +310,7 @@ class Operations(Model):
 
 
 SMALL: Final = ("mean", "softmax", "argmax", "scatter", "gather", "broadcast")
-TEMPLATES: Final = ("ddp", "fsdp", "tensor_parallel", "pipeline", "moe", *SMALL, "operations")
+TEMPLATES: Final = ("training", "ddp", "fsdp", "tensor_parallel", "pipeline", "moe", *SMALL, "operations")
 
 
 def _template(value: object) -> str:
@@ -330,7 +331,8 @@ def _known(value: object) -> object:
 
 
 Workload = Annotated[
-    Annotated[Ddp, Tag("<ddp>")]
+    Annotated[TrainingStep, Tag("<training>")]
+    | Annotated[Ddp, Tag("<ddp>")]
     | Annotated[Fsdp, Tag("<fsdp>")]
     | Annotated[TensorParallel, Tag("<tensor_parallel>")]
     | Annotated[Pipeline, Tag("<pipeline>")]
@@ -340,6 +342,13 @@ Workload = Annotated[
     Discriminator(_template),
     BeforeValidator(_known),
 ]
+
+
+def templates() -> dict[str, str]:
+    """Return the first sentence about each template, by its name."""
+    kinds = [get_args(each)[0] for each in get_args(get_args(Workload)[0])]
+    said = {name: kind for kind in kinds for name in get_args(kind.model_fields["template"].annotation)}
+    return {name: " ".join((said[name].__doc__ or "").split()).partition(". ")[0].rstrip(".") for name in TEMPLATES}
 
 
 def with_algorithm(spec: Any, algorithm: str, protocol: str = "none") -> Any:
