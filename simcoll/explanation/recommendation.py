@@ -121,10 +121,12 @@ class Recommendation:
             self.made = min(rows, key=lambda row: row.time_ps or math.inf)
         if scenario.collective == "all_reduce" and ranks <= MOST_ATTAINED:
             for half in ("reduce_scatter", "all_gather"):
-                own = scenario.model_copy(update={"collective": half, "algorithm": "auto", "size": size}) of = [each for
-                each in candidates(own, ["auto"], None) if each.settings == self.bests[-1].winner.settings] parts =
-                Recommendation(Point(own, places=self.places), [size], of) parts._take([(size, each) for each in
-                parts.of], jobs, lambda: None) self.halves += [parts.bests[0]] if parts.bests else []
+                own = scenario.model_copy(update={"collective": half, "algorithm": "auto", "size": size})
+                settings = self.bests[-1].winner.settings
+                of = [each for each in candidates(own, ["auto"], None) if each.settings == settings]
+                parts = Recommendation(Point(own, places=self.places), [size], of)
+                parts._take([(size, each) for each in parts.of], jobs, lambda: None)
+                self.halves += [parts.bests[0]] if parts.bests else []
 
     @property
     def of_one_method(self) -> bool:
