@@ -18,7 +18,7 @@ from simcoll.units import PS_PER_S
 from simcoll.workload import pipeline_orders
 from simcoll.workload.compute import Compute
 from simcoll.workload.pipeline_orders import BACKWARD, FORWARD, WEIGHTS, Turn
-from simcoll.workload.rank_layout import Layout
+from simcoll.workload.rank_layout import Call, Layout
 from simcoll.workload.training_keys import BYTES, TrainingStep
 from simcoll.workload.transformer import (
     Attention,
@@ -47,17 +47,6 @@ COMPUTING: Final = PARTS[:4]
 EXCHANGES: Final = ("tp", "pp", "dp", "ep", "cp")
 Costs = tuple[int, ...]  # ps by kind, in the order of PARTS
 NOTHING: Final[Costs] = (0,) * len(PARTS)
-
-
-class Call(NamedTuple):
-    """A collective of the groups of one dimension in a stage; for `pp` a message to the stage `target`."""
-
-    dimension: str
-    collective: str
-    nbytes: int
-    dtype: str
-    stage: int
-    target: int | None = None
 
 
 CallTime = Callable[[Call], int]  # ps
@@ -248,6 +237,10 @@ class Planner:
         self.activations = "float32" if compute_type == "fp32" else "bfloat16"
         self.orders = pipeline_orders.orders(spec.schedule.kind, self.stages, self.passes, self.chunks)
         self.splits = spec.schedule.kind == "zero-bubble"
+        across = layout.tensor_across, layout.pipeline_across
+        self.floor_s = compute.floor_s(spec.parallel.tp, *across)
+        overlap = spec.overlap.tensor
+        self.tensor_overlap = compute.tensor_shown < 1 and spec.split.sequence_parallel if overlap is None else overlap
         self._units: dict[tuple[str, int], Unit] = {}
 
     # --- the model's parts ---
@@ -255,11 +248,20 @@ class Planner:
     @functools.cached_property
     def layers(self) -> list[int]:
         """Return the first block of each part of the pipeline, and the number of blocks. Where the parts do not divide
-        the blocks, the last part has fewer, then the first, then the others from the end."""
-        parts = self.stages * self.chunks
-        counts = [-(-self.spec.model.layers // parts)] * parts
+        the blocks, the last part has fewer, then the first and its followers. With `balance: compute` a part is full
+        when the blocks so far have more than its share of the weights that are multiplied, the head's included."""
+        model, parts = self.spec.model, self.stages * self.chunks
+        if self.spec.schedule.balance == "compute":
+            weights = [model.matrix_weights(layer) for layer in range(model.layers)]
+            total, done, edges = sum(weights) + model.vocab * model.hidden, 0, [0]
+            for layer, weight in enumerate(weights):
+                done += weight
+                if done > total * len(edges) / parts and len(edges) < parts:
+                    edges.append(layer + 1)
+            return [*edges, *[model.layers] * (parts + 1 - len(edges))]
+        counts = [-(-model.layers // parts)] * parts
         order = [parts - 1, *range(parts - 1)] if parts > 1 else [0]
-        for number in range(sum(counts) - self.spec.model.layers):
+        for number in range(sum(counts) - model.layers):
             counts[order[number % parts]] -= 1
         return [sum(counts[:part]) for part in range(parts + 1)]
 
@@ -302,8 +304,8 @@ class Planner:
     def costs(self, operations: Sequence[Operation], stage: int, floor: int) -> Costs:
         """Return the costs of operations that run one after the other, at least `floor` launches of a layer's pass."""
         costs = added(*(self.cost_of(each, stage) for each in operations)) if operations else NOTHING
-        least = round(floor * self.compute.launch_s * PS_PER_S)
-        return added(costs, cost(launch=max(0, least - sum(costs))))
+        least = _ps(floor * self.floor_s)
+        return added(costs, cost(launch=max(0, least - sum(costs)) + _ps(floor * self.compute.gap_s)))
 
     def cost_of(self, operation: Operation, stage: int) -> Costs:
         """Return the costs of one operation."""
@@ -320,7 +322,7 @@ class Planner:
             shown = sum(max(0, moves - took) for took in passes[: operation.sends])
             return cost(attention=sum(passes), cp=shown)
         took = self.exchanged(operation, stage)
-        if operation.dimension == "tp" and self.spec.overlap.tensor and operation.collective != "all_reduce":
+        if operation.dimension == "tp" and self.tensor_overlap and operation.collective != "all_reduce":
             took = round(took * self.compute.tensor_shown)
         return cost(**{operation.dimension: took})
 
