@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -52,14 +51,8 @@ def entry(algorithm: registry.Algorithm, ranks: tuple[int, ...]) -> dict[str, An
 
 def closed_form(algorithm: registry.Algorithm, n: int) -> list[int] | None:
     """[a, p, q] where n ranks take a·alpha + p/q·beta·m on a full mesh; None where no form is claimed for n."""
-    if not algorithm.cost or not algorithm.cost_for(n):
-        return None
-    alphas, betas = (_cost(algorithm.cost, n=n, alpha=alpha, beta=1 - alpha, m=Fraction(1)) for alpha in (1, 0))
-    return [int(alphas), betas.numerator, betas.denominator]
-
-
-def _cost(form: str, **values: int | Fraction) -> Fraction:
-    return Fraction(eval(form, {"log2": lambda x: x.bit_length() - 1}, values))
+    form = algorithm.closed_form(n)
+    return form and [form[0], form[1].numerator, form[1].denominator]
 
 
 def listed(schedule: Schedule) -> dict[str, Any]:

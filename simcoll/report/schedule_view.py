@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from simcoll.engine.binding import bind
 from simcoll.engine.run import Policy, run
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
-from simcoll.formats.schedules.schedule_json import counts, sent_fraction
+from simcoll.formats.schedules.schedule_json import counts, traffic
 from simcoll.report.verdicts import of_proofs
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective, contracts
@@ -22,7 +23,7 @@ from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import Schedule, chunks_text
 from simcoll.schedule.side_by_side import joined
-from simcoll.schedule.values import State, finished, slot_text, terms_text
+from simcoll.schedule.values import State, finished, named_slots, slot_text, terms_text
 from simcoll.topology.topology_builder import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -94,23 +95,34 @@ def star_time_ps(schedule: Schedule) -> int:
 
 
 def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """Return, for each number of ranks, a row of counts, and the speed-up over the naive algorithm on a star."""
-    which = name.partition("/")[0]
+    """Return, for each number of ranks, a row of counts, the closed form of the time on a full mesh, and the speed-up
+    over the naive algorithm on a star."""
+    which, (entry, options) = name.partition("/")[0], find(name)
     rows = []
     for n in ranks:
         schedule = build(name, n)
         time_ps, naive = star_time_ps(schedule), build(f"{which}/{_plainest(which)}", n)
+        moved, form = traffic(schedule), entry.closed_form(n) if not options else None
         rows.append(
             {
                 "ranks": n,
                 "steps": schedule.n_steps,
                 "messages": schedule.messages,
-                "sent/rank": str(sent_fraction(schedule)),
+                "of a rank": moved.messages,
+                "sent": str(moved.sent_mean),
+                "most sent": str(moved.sent_most),
+                "received": str(moved.received_mean),
+                "most received": str(moved.received_most),
+                "closed form": f"{_times(form[0])}α + {_times(form[1])}βm" if form else "-",
                 "time(us)": f"{time_ps / 1e6:.1f}",
                 "speed-up": f"{star_time_ps(naive) / time_ps:.2f}" if time_ps else "",
             }
         )
     return rows
+
+
+def _times(factor: int | Fraction) -> str:
+    return "" if factor == 1 else str(factor)
 
 
 def _plainest(which: str) -> str:
@@ -120,7 +132,7 @@ def _plainest(which: str) -> str:
 
 def counts_line(schedule: Schedule) -> str:
     """Return a sentence with numbers of steps and messages, and the share of data that the busiest rank sends."""
-    count, fraction = counts(schedule), sent_fraction(schedule)
+    count, fraction = counts(schedule), traffic(schedule).sent_most
     steps = f"{count['steps']} step{'s' * (count['steps'] != 1)}, {count['messages']} messages"
     what = f"{schedule.collective}/{schedule.algorithm} on {schedule.n} ranks"
     return f"{what}: {steps}, and the busiest rank sends {fraction} of the data."
@@ -134,8 +146,18 @@ def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         steps += f" on {first['ranks']} ranks to {last['steps']} on {last['ranks']}"
     gains = " to ".join(dict.fromkeys(str(row["speed-up"]) for row in (first, last)))
     head = text_table.wrapped(f"{name}: {steps}; {gains} times as fast as the plainest algorithm.", "  ")
-    foot = "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there"
-    return f"{head}\n{text_table.render(list(rows[0]), rows)}\n{text_table.wrapped(foot)}"
+    entry, options = find(name)
+    forms = [f"messages: {entry.messages}"] * bool(entry.messages) + [f"time on a full mesh: {entry.cost}"] * bool(
+        entry.cost
+    )
+    remarks = [
+        *([f"# closed forms: {'; '.join(forms)}"] if forms and not options else []),
+        "# of a rank: messages that the busiest rank sends; sent, received: by a rank on average, most: by the busiest "
+        "rank, in buffers of m bytes",
+        "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there, by time; it "
+        "is not the ratio of messages, because messages of different ranks travel at the same time",
+    ]
+    return "\n".join([head, text_table.render(list(rows[0]), rows), *map(text_table.wrapped, remarks)])
 
 
 # --- before and after ---
@@ -175,9 +197,7 @@ def values(schedule: Schedule, states: Sequence[State], op: str, step: int | Non
     `step`. Columns are chunks, then slots of scratch. What a step stores stands behind `▸`, what it reduces is written
     out as a formula."""
     contract = collective(schedule.collective)
-    slots = {
-        slot: f"chunk {slot}" if slot < schedule.n_chunks else f"scratch {slot}" for slot in range(schedule.n_slots)
-    }
+    slots = named_slots(schedule)
     first, last = (0, schedule.n_steps) if step is None else (step, step + 1)
     rows = _value_rows(schedule, slots, "before", State(states[first].held, {}), op)
     for number in range(first, last):

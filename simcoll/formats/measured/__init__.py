@@ -15,6 +15,7 @@ from typing import Final
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.formats.debug_logs.log_lines import VARIABLE
 from simcoll.formats.measured import csv_table, described_tables, measured_row, nccl_tests, nccl_tests_json, rccl_tests
 from simcoll.formats.measured.csv_table import dump
 from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 _FAILED: Final = re.compile(r"Out of bounds values\s*:\s*[0-9]+\s+FAILED")
+_STOPPED: Final = re.compile(r"Test (?:NCCL |CUDA )?failure")  # of nccl-tests, whose later rows are then missing
 _READERS: Final = (
     nccl_tests_json,
     rccl_tests,
@@ -78,8 +80,11 @@ def read_file(
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Return remarks on a text: wrong results, unreadable lines that look like rows, runs of a point that differ."""
-    found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
+    """Return remarks on a text: wrong results, a failure, unreadable lines that look like rows, runs of a point that
+    differ."""
+    stopped = _STOPPED.search(text)
+    line = f"the benchmark failed (line {text.count(chr(10), 0, stopped.start()) + 1})" if stopped else None
+    found = (wrong_data(text, rows), line, *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 
 
@@ -93,15 +98,12 @@ def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
     return measured_row.wrong_data(rows) or whole
 
 
-_VARIABLE: Final = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?:=| set by environment to )")
-
-
 def environment(text: str, rows: Iterable[MeasuredRow]) -> frozenset[str] | None:
     """Return the variables of NCCL that were set in a benchmark's run; None if its output does not show them, as NCCL's
     debug output (NCCL_DEBUG=INFO) and nccl-tests' JSON do."""
     columns = {column[4:].upper() for row in rows for column in row.others if column.startswith("env.")}
     if columns or "NCCL INFO" in text:
-        return frozenset(columns.union(_VARIABLE.findall(text)))
+        return frozenset(columns.union(match[1] for match in VARIABLE.finditer(text)))
     return None
 
 
