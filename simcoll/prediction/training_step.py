@@ -71,7 +71,7 @@ class CallTimes:
         near = self.together(groups)
         if len(near) > 1 and len(near[0]) > PROBED:
             few = [group[:PROBED] for group in near]
-            key = (self._where(few), call.collective)
+            key = (self.where(few), call.collective)
             if key not in self.quiet:
                 probe = call._replace(nbytes=PROBE)
                 both = (self.called(which, probe).time_ps for which in (few, few[:1]))
@@ -81,7 +81,7 @@ class CallTimes:
 
     def called(self, groups: Sequence[Sequence[int]], call: CollectiveCall) -> Prediction:
         """Return the prediction of one call of the groups."""
-        key = (self._where(groups), call)
+        key = (self.where(groups), call)
         if key not in self.known:
             one = OperationSpec.model_construct(
                 name="call", collective=call.collective, size=call.nbytes, algorithm=call.algorithm,
@@ -93,7 +93,7 @@ class CallTimes:
             self.known[key] = predict_plan(asked, self.topology, self.costs)
         return self.known[key]
 
-    def _where(self, groups: Sequence[Sequence[int]]) -> tuple[object, ...]:
+    def where(self, groups: Sequence[Sequence[int]]) -> tuple[object, ...]:
         """Return a key that is equal for groups on equal places: relative to the first node, on even fabrics."""
         ranks = np.concatenate([np.array(group) for group in groups])
         sizes = tuple(map(len, groups))
@@ -225,7 +225,12 @@ def predict_all_ranks(scenario: Scenario, topology: Topology | None, costs: Cost
     check_memory(planner, memory)
     steps = planner.planned()
     found = predict_plan(scenario, topology, costs, on_all_ranks(planner, steps))
-    return replace(found, facts={name: value for name, value in facts(planner, steps.timed(), memory).items() if name.startswith("memory")})
+    return replace(
+        found,
+        facts={
+            name: value for name, value in facts(planner, steps.timed(), memory).items() if name.startswith("memory")
+        },
+    )
 
 
 def predict_training(

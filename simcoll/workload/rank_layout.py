@@ -47,7 +47,9 @@ class Layout(NamedTuple):
     @property
     def tensor_across(self) -> bool:
         """Whether ranks of one tensor-parallel group are on several nodes."""
-        return any(rank // self.per_node != group[0] // self.per_node for group in self.groups("tp", 0) for rank in group)
+        return any(
+            rank // self.per_node != group[0] // self.per_node for group in self.groups("tp", 0) for rank in group
+        )
 
     @property
     def pipeline_across(self) -> bool:
@@ -58,7 +60,13 @@ class Layout(NamedTuple):
 
     def degree(self, dimension: str) -> int:
         """Return the number of ranks of a group."""
-        return len(self.groups(dimension, 0)[0])
+        if dimension == "shard":
+            return self.shards
+        if dimension == "replica":
+            return self.degree("dp") // self.shards
+        axes, grid = (self.expert_axes, self.expert) if dimension in ("ep", "etp", "edp") else (self.axes, self.dense)
+        both = grid.shape[axes.index("cp")] if dimension == "dp" else 1
+        return int(grid.shape[axes.index(dimension)] * both)
 
     def stage(self, stage: int) -> list[int]:
         """Return the ranks of a stage of the pipeline, in order."""
@@ -106,7 +114,9 @@ def layout_of(spec: TrainingStep, ranks: int, per_node: int) -> Layout:
     inner = ["etp", "ep", "edp"]
     inner.insert(_before_pp(order), "pp")
     expert = np.arange(ranks).reshape([experts[axis] for axis in reversed(inner)])
-    return Layout(tuple(reversed(order)), dense, tuple(reversed(inner)), expert, _shards(spec, dp * p.cp, per_node), per_node)
+    return Layout(
+        tuple(reversed(order)), dense, tuple(reversed(inner)), expert, _shards(spec, dp * p.cp, per_node), per_node
+    )
 
 
 def _before_pp(order: Sequence[str]) -> int:
