@@ -16,9 +16,9 @@ from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology.graph import Topology
+from simcoll.workload.rank_layout import Call
 from simcoll.workload.training_keys import TrainingStep, changed
 from simcoll.workload.training_memory import memory_of
-from simcoll.workload.rank_layout import Call
 from simcoll.workload.training_plan import Planner
 
 BEST: Final = 10  # choices in an answer
