@@ -77,7 +77,7 @@ class PipelineSchedule(Model):
     stages_per_rank: Count = 1
     """Parts of the model on each rank (virtual stages), for `interleaved`."""
     balance: Literal["layers", "compute"] = "layers"
-    """How stages share the blocks: equally many `layers` each, or, with the head, about equal computation (nanotron)."""
+    """How stages share the blocks: equally many `layers`, or, the head included, equal `compute` (nanotron)."""
 
     @model_validator(mode="after")
     def _parts(self) -> PipelineSchedule:
