@@ -44,20 +44,6 @@ class Layout(NamedTuple):
     shards: int  # ranks of a group that shares parameters: of dp and cp together
     per_node: int
 
-    @property
-    def tensor_across(self) -> bool:
-        """Whether ranks of one tensor-parallel group are on several nodes."""
-        return any(
-            rank // self.per_node != group[0] // self.per_node for group in self.groups("tp", 0) for rank in group
-        )
-
-    @property
-    def pipeline_across(self) -> bool:
-        """Whether neighbouring stages are on several nodes."""
-        stages = self.dense.shape[self.axes.index("pp")]
-        pairs = self.pairs(0, 1) if stages > 1 else []
-        return any(a // self.per_node != b // self.per_node for a, b in pairs)
-
     def degree(self, dimension: str) -> int:
         """Return the number of ranks of a group."""
         if dimension == "shard":
@@ -67,6 +53,10 @@ class Layout(NamedTuple):
         axes, grid = (self.expert_axes, self.expert) if dimension in ("ep", "etp", "edp") else (self.axes, self.dense)
         both = grid.shape[axes.index("cp")] if dimension == "dp" else 1
         return int(grid.shape[axes.index(dimension)] * both)
+
+    def across(self, ranks: Sequence[int]) -> bool:
+        """Whether ranks are on several nodes."""
+        return len({rank // self.per_node for rank in ranks}) > 1
 
     def stage(self, stage: int) -> list[int]:
         """Return the ranks of a stage of the pipeline, in order."""

@@ -77,7 +77,7 @@ class PipelineSchedule(Model):
     stages_per_rank: Count = 1
     """Parts of the model on each rank (virtual stages), for `interleaved`."""
     balance: Literal["layers", "compute"] = "layers"
-    """How blocks are divided among stages: equally many, or equal computation, with the head's (nanotron)."""
+    """How stages share the blocks: equally many `layers`, or, the head included, equal `compute` (nanotron)."""
 
     @model_validator(mode="after")
     def _parts(self) -> PipelineSchedule:

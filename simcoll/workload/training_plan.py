@@ -225,7 +225,7 @@ class TimedStep:
         return parts
 
 
-_NAMED: Final = {"tied": "pp", "edp": "dp", "shard": "dp", "replica": "dp", "etp": "tp"}
+_NAMED: Final = {"edp": "dp", "shard": "dp", "replica": "dp", "etp": "tp", "tied": "pp"}
 
 
 class Planner:
@@ -242,8 +242,6 @@ class Planner:
         self.activations = "float32" if compute_type == "fp32" else "bfloat16"
         self.ordered_by = spec.schedule.kind, self.stages, self.passes, self.chunks
         self.splits = spec.schedule.kind == "zero-bubble"
-        across = layout.tensor_across, layout.pipeline_across
-        self.floor_s = compute.floor_s(spec.parallel.tp, *across)
         overlap = spec.overlap.tensor
         self.tensor_overlap = compute.tensor_shown < 1 and spec.split.sequence_parallel if overlap is None else overlap
         self._units: dict[tuple[str, int], Unit] = {}
@@ -253,22 +251,28 @@ class Planner:
     @functools.cached_property
     def layers(self) -> list[int]:
         """Return the first block of each part of the pipeline, and the number of blocks. Where the parts do not divide
-        the blocks, the last part has fewer, then the first and its followers. With `balance: compute` a part is full
-        when the blocks so far have more than its share of the weights that are multiplied, the head's included."""
-        model, parts = self.spec.model, self.stages * self.chunks
+        the blocks, the last part has fewer, then the first, then the others from the end."""
+        parts = self.stages * self.chunks
         if self.spec.schedule.balance == "compute":
-            weights = [model.matrix_weights(layer) for layer in range(model.layers)]
-            total, done, edges = sum(weights) + model.vocab * model.hidden, 0, [0]
-            for layer, weight in enumerate(weights):
-                done += weight
-                if done > total * len(edges) / parts and len(edges) < parts:
-                    edges.append(layer + 1)
-            return [*edges, *[model.layers] * (parts + 1 - len(edges))]
-        counts = [-(-model.layers // parts)] * parts
+            return self._balanced(parts)
+        counts = [-(-self.spec.model.layers // parts)] * parts
         order = [parts - 1, *range(parts - 1)] if parts > 1 else [0]
-        for number in range(sum(counts) - model.layers):
+        for number in range(sum(counts) - self.spec.model.layers):
             counts[order[number % parts]] -= 1
         return [sum(counts[:part]) for part in range(parts + 1)]
+
+    def _balanced(self, parts: int) -> list[int]:
+        """Return the same for parts of about equal computation, the head included. A part takes
+        blocks as long as all blocks so far have no more than its share of all multiply-adds, as in nanotron."""
+        model = self.spec.model
+        costs = [model.macs(layer) for layer in range(model.layers)]
+        whole = sum(costs) + model.vocab * model.hidden
+        firsts, done = [0], 0
+        for layer, macs in enumerate(costs):
+            done += macs
+            if done * parts > whole * len(firsts):
+                firsts.append(layer)
+        return [*firsts[:parts], *[model.layers] * (parts + 1 - len(firsts[:parts]))]
 
     def units(self, stage: int, chunk: int) -> list[Unit]:
         """Return the parts of the model in a chunk of a stage, in forward order."""
@@ -306,10 +310,17 @@ class Planner:
     # --- costs ---
 
     def costs(self, operations: Sequence[Operation], stage: int, floor: int) -> Costs:
-        """Return the costs of operations that run one after the other, at least `floor` launches of a layer's pass."""
+        """Return the costs of operations that run one after the other, with `floor` launches of a layer's pass."""
         costs = added(*(self.cost_of(each, stage) for each in operations)) if operations else NOTHING
-        least = _ps(floor * self.floor_s)
-        return added(costs, cost(launch=max(0, least - sum(costs)) + _ps(floor * self.compute.gap_s)))
+        least, gap = (round(floor * seconds * PS_PER_S) for seconds in (self.launch_s, self.compute.gap_s))
+        return added(costs, cost(launch=max(gap, least - sum(costs))))
+
+    @functools.cached_property
+    def launch_s(self) -> float:
+        """The least seconds of a pass over a layer, as the CPU launches its kernels."""
+        group = self.layout.groups("tp", 0)[0]
+        ends = self.layout.pairs(0, self.stages - 1)[0]
+        return self.compute.floor_s(len(group), self.layout.across(group), self.layout.across(ends))
 
     def cost_of(self, operation: Operation, stage: int) -> Costs:
         """Return the costs of one operation."""

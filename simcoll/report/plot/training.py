@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -96,7 +96,8 @@ def _lane(axes: Axes, found: TrainingPrediction, stage: int, place: int, used: d
 def _draw(axes: Axes, spans: list[Span], low: float, height: float, kind: str, used: dict[str, Patch]) -> None:
     if not spans:
         return
-    plain = {"linewidth": 0.2, "edgecolor": "white"}
-    edge = {"edgecolor": "#999999", "hatch": "////", "linewidth": 0.0} if kind == "bubble" else plain
-    axes.broken_barh(spans, (low, height), facecolor=_COLOURS[kind], **edge)
-    used.setdefault(kind, Patch(facecolor=_COLOURS[kind], **edge))
+    look: dict[str, Any] = {"linewidth": 0.2, "edgecolor": "white"}
+    if kind == "bubble":
+        look = {"linewidth": 0.0, "edgecolor": "#999999", "hatch": "////"}
+    axes.broken_barh(spans, (low, height), facecolor=_COLOURS[kind], **look)
+    used.setdefault(kind, Patch(facecolor=_COLOURS[kind], **look))
