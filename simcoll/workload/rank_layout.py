@@ -23,10 +23,15 @@ class Layout(NamedTuple):
     expert_axes: tuple[str, ...]
     expert: Numbers
     shards: int  # ranks of a group that shares parameters: of dp and cp together
+    per_node: int
 
     def degree(self, dimension: str) -> int:
         """Return the number of ranks of a group."""
         return len(self.groups(dimension, 0)[0])
+
+    def across(self, ranks: Sequence[int]) -> bool:
+        """Whether ranks are on several nodes."""
+        return len({rank // self.per_node for rank in ranks}) > 1
 
     def stage(self, stage: int) -> list[int]:
         """Return the ranks of a stage of the pipeline, in order."""
@@ -68,7 +73,9 @@ def layout_of(spec: TrainingStep, ranks: int, per_node: int) -> Layout:
     inner = ["etp", "ep", "edp"]
     inner.insert(_before_pp(order), "pp")
     expert = np.arange(ranks).reshape([experts[axis] for axis in reversed(inner)])
-    return Layout(tuple(reversed(order)), dense, tuple(reversed(inner)), expert, _shards(spec, dp * p.cp, per_node))
+    return Layout(
+        tuple(reversed(order)), dense, tuple(reversed(inner)), expert, _shards(spec, dp * p.cp, per_node), per_node
+    )
 
 
 def _before_pp(order: Sequence[str]) -> int:

@@ -76,6 +76,8 @@ class PipelineSchedule(Model):
     parts of the model on each rank. `zero-bubble`: 1F1B whose weight gradients fill the bubble (ZB-H1)."""
     stages_per_rank: Count = 1
     """Parts of the model on each rank (virtual stages), for `interleaved`."""
+    balance: Literal["layers", "compute"] = "layers"
+    """How stages share the blocks: equally many `layers`, or, the head included, equal `compute` (nanotron)."""
 
     @model_validator(mode="after")
     def _parts(self) -> PipelineSchedule:

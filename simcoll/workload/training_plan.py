@@ -231,7 +231,7 @@ class TimedStep:
         return parts
 
 
-_NAMED: Final = {"edp": "dp", "shard": "dp", "replica": "dp", "etp": "tp"}
+_NAMED: Final = {"edp": "dp", "shard": "dp", "replica": "dp", "etp": "tp", "tied": "pp"}
 
 
 class Planner:
@@ -257,11 +257,26 @@ class Planner:
         """Return the first block of each part of the pipeline, and the number of blocks. Where the parts do not divide
         the blocks, the last part has fewer, then the first, then the others from the end."""
         parts = self.stages * self.chunks
+        if self.spec.schedule.balance == "compute":
+            return self._balanced(parts)
         counts = [-(-self.spec.model.layers // parts)] * parts
         order = [parts - 1, *range(parts - 1)] if parts > 1 else [0]
         for number in range(sum(counts) - self.spec.model.layers):
             counts[order[number % parts]] -= 1
         return [sum(counts[:part]) for part in range(parts + 1)]
+
+    def _balanced(self, parts: int) -> list[int]:
+        """Return the same for parts of about equal computation, the head included. A part takes
+        blocks as long as all blocks so far have no more than its share of all multiply-adds, as in nanotron."""
+        model = self.spec.model
+        costs = [model.macs(layer) for layer in range(model.layers)]
+        whole = sum(costs) + model.vocab * model.hidden
+        firsts, done = [0], 0
+        for layer, macs in enumerate(costs):
+            done += macs
+            if done * parts > whole * len(firsts):
+                firsts.append(layer)
+        return [*firsts[:parts], *[model.layers] * (parts + 1 - len(firsts[:parts]))]
 
     def units(self, stage: int, chunk: int) -> list[Unit]:
         """Return the parts of the model in a chunk of a stage, in forward order."""
@@ -300,10 +315,17 @@ class Planner:
     # --- costs ---
 
     def costs(self, operations: Sequence[Operation], stage: int, floor: int) -> Costs:
-        """Return the costs of operations that run one after the other, at least `floor` launches of a layer's pass."""
+        """Return the costs of operations that run one after the other, with `floor` launches of a layer's pass."""
         costs = added(*(self.cost_of(each, stage) for each in operations)) if operations else NOTHING
-        least = round(floor * self.compute.launch_s * PS_PER_S)
-        return added(costs, cost(launch=max(0, least - sum(costs))))
+        least, gap = (round(floor * seconds * PS_PER_S) for seconds in (self.launch_s, self.compute.gap_s))
+        return added(costs, cost(launch=max(gap, least - sum(costs))))
+
+    @functools.cached_property
+    def launch_s(self) -> float:
+        """The least seconds of a pass over a layer, as the CPU launches its kernels."""
+        group = self.layout.groups("tp", 0)[0]
+        ends = self.layout.pairs(0, self.stages - 1)[0]
+        return self.compute.floor_s(len(group), self.layout.across(group), self.layout.across(ends))
 
     def cost_of(self, operation: Operation, stage: int) -> Costs:
         """Return the costs of one operation."""

@@ -164,6 +164,12 @@ class Transformer(Model):
         ends = self.embedding_parameters + (0 if self.tied else self.vocab * self.hidden)
         return self.layers * self.attention_parameters + dense + mixed + ends + self.norm_parameters
 
+    def macs(self, layer: int) -> int:
+        """Return the multiply-adds of the matrices of a block for a token."""
+        active = (self.active_experts + self.shared_experts) * self.expert_width
+        width = active if self.has_experts(layer) else self.ffn
+        return sum(a * b for a, b, _ in self.attention_matrices) + self.mats * self.hidden * width
+
     def flop(self, sequence: int) -> int:
         """Return the model FLOPs of one sequence, forward and backward, as the literature counts them: six for each
         token and weight of the matrices that the token meets (the head's too), and causal attention. Recomputation does
