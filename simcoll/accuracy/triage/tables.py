@@ -34,11 +34,12 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     for file in files:
         document = alone(file, case)
         case.details.setdefault("tables", []).append(document)
-        yield _finding(document, file.name)
+        yield finding(document, file.name)
         file.forget()
 
 
-def _finding(document: dict[str, object], name: str) -> Finding:
+def finding(document: dict[str, object], name: str) -> Finding:
+    """Return the finding of a diagnosis of the table `name`."""
     text = of_diagnosis(document)
     shown = (Evidence.of(name, None, text),)
     if document["verdict"] == "healthy":

@@ -17,8 +17,8 @@ _TIMEOUT: Final = re.compile(
 )
 _STATUS: Final = re.compile(
     r"\[PG (?:ID )?(?P<pg>\w{1,64})(?: PG GUID (?P<name>[^\s(\]]{1,64})(?:\((?P<desc>[^)\n]{0,99})\))?)? "
-    r"Rank (?P<rank>\d{1,7})\][^\n]{0,99}? (?:failure|Exception)[^\n]{0,99}?work(?: sequence id)?: (?P<number>\d{1,18}),? "
-    r"[^\n]{0,40}?last enqueued(?: NCCL)? work: (?P<last>-?\d{1,18})"
+    r"Rank (?P<rank>\d{1,7})\][^\n]{0,99}? (?:failure|Exception)[^\n]{0,99}?work(?: sequence id)?: "
+    r"(?P<number>\d{1,18}),? [^\n]{0,40}?last enqueued(?: NCCL)? work: (?P<last>-?\d{1,18})"
 )
 _DEATH: Final = re.compile(
     r"Root Cause \(first observed failure\):.{0,99}?\n.{0,200}?host\s*: (?P<host>[^\s]{1,200}).{0,99}?\n"
