@@ -38,6 +38,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
         "measured_table_commands.compare",
         "Compare predictions with a measured table, or with nccl-tests' text.",
     ),
+    "steps": ("measured_table_commands.steps", "Predict each row of a table of published training steps."),
     "diagnose": ("measured_table_commands.diagnose", "Check whether measured times are as this hardware should give."),
     "calibrate": (
         "measured_table_commands.calibrate",

@@ -54,7 +54,8 @@ class Finding:
     *sound*: a part of the job is as it should be;
     *harmless*: what people often take for a cause, and what is none;
     *excluded*: a cause that the files rule out, for the reason in `text`.
-    `when` orders findings of one role: seconds, or any number that grows with time. Of causes the earliest wins.
+    `when` orders findings of one role: seconds, or any number that grows with time. Of causes the earliest wins; those
+    that only slow the job down (`slows`) come after those that stop it.
     """
 
     cause: str  # short name, e.g. "gpudirect off"; equal findings have equal names
@@ -67,6 +68,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     when: float = math.inf
     count: int = 1  # how often it was seen
+    slows: bool = False
 
 
 @dataclass
@@ -83,8 +85,11 @@ class Case:
     machine: str | None = None
     nodes: int | None = None
     said_by: Evidence | None = None  # what names the machine, if the user did not
+    following: bool = False  # whether the commands of the measurements that would decide are asked for
+    present: frozenset[str] = frozenset()  # the kinds of content among the files
     notes: dict[str, Any] = field(default_factory=dict)  # by kind: what its reader leaves for later readers
     details: dict[str, Any] = field(default_factory=dict)  # by kind: further content of the JSON document
+    warnings: list[str] = field(default_factory=list)  # what could not be read, and why
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 
-from simcoll.accuracy.diagnosis.diagnose import diagnosed
 from simcoll.accuracy.triage import tables
 from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
 from simcoll.accuracy.triage.given_files import GivenFile
@@ -87,9 +86,8 @@ def _slow(timing: Timing, case: Case, file: GivenFile) -> Iterator[Finding]:
     if rows and case.machine is None:
         yield _remark("times are not judged", "--on SYSTEM judges the times of the recorded calls", file)
     elif rows and case.machine:
-        document = diagnosed(measured.dump(rows), "recorded calls", case.machine, case.where, case.sets, case.tell)
-        case.details["recorded"]["calls"] = document["points"]
-        yield tables.finding(document, "recorded calls")
+        yield from tables.judged(measured.dump(rows), "recorded calls", case)
+        case.details["recorded"]["calls"] = case.details["tables"].pop()["points"]
 
 
 def _ranks_of_a_node(case: Case, ranks: Sequence[Late]) -> int | None:

@@ -104,8 +104,8 @@ class Timing:
         if first.share < ITS * waited or first.last < MOSTLY * first.calls:
             return None
         mean = units.format_duration(1e6 * first.late_us, 3)
-        text = f"rank {first.rank} comes late, {mean} in the mean, as the last in {first.last} of {first.calls} calls; waiting for it takes {100 * first.share:.0f} % of the recorded time. "
-        text += "The network is not slow."
+        text = f"rank {first.rank} comes late, {mean} in the mean, as the last in {first.last} of {first.calls} calls; "
+        text += f"waiting for it takes {100 * first.share:.0f} % of the recorded time. The network is not slow."
         cure = f"look at what rank {first.rank} does between calls: data loader, clocks of its GPU, other processes"
         shown = (Evidence.of(self.sources[first.rank], None, text),)
         return Finding("late rank", text, "cause", "likely", cure, where=Where(rank=first.rank), evidence=shown)
