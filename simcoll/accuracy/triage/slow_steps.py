@@ -133,7 +133,7 @@ class Timing:
                     dtype = _TORCH.get(what.dtypes[0]) if what.dtypes else None
                     times[what.collective, n, nodes, dtype, size].append(took)
         longest = sorted(times, key=lambda kind: -sum(times[kind]))[:MOST_KINDS]
-        return [_row(*kind, times[kind]) for kind in sorted(longest, key=str)]
+        return [_row(*kind, times[kind]) for kind in sorted(longest, key=lambda kind: (kind[0], kind[1], kind[4]))]
 
 
 _TORCH: Final[Mapping[str, str]] = {row.torch: row.name for row in DTYPES}

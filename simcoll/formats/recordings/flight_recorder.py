@@ -191,12 +191,12 @@ class _Reader:
 
     def _group(self, entry: Mapping[str, Any]) -> Group:
         name, description = entry["process_group"]
-        key = _text(name), _text(description)
+        key = (name, description) if type(name) is type(description) is str else (_text(name), _text(description))
         found = self.groups.get(key)
         if found is None:
             known = (self._configured(name) or self._configured(_text(entry.get("pg_id", "")))) if name else None
             ranks = known.ranks if known and known.name == name else ()
-            found = self.groups[key] = Group(*key, ranks)
+            found = self.groups[key] = Group(key[0][:_NAME], key[1][:_NAME], ranks)
         return found
 
     def _events(self, status: Mapping[str, Any]) -> Iterator[Event]:
@@ -226,6 +226,7 @@ class _Reader:
     def _what(self, entry: Mapping[str, Any]) -> What:
         name = _text(entry["profiling_name"])
         dtypes = *(entry.get("input_dtypes") or ()), *(entry.get("output_dtypes") or ())
+        self.left -= len(dtypes)
         for dtype in dtypes:
             if type(dtype) is not str:
                 raise TypeError("a type of data is no text")
@@ -259,7 +260,9 @@ class _Reader:
         chosen = None
         for frame in frames[:_FRAMES]:
             file = frame["filename"]
-            inside = self.inside.get(_text(file))
+            if type(file) is not str:
+                raise TypeError("the name of a file is no text")
+            inside = self.inside.get(file)
             if inside is None:
                 inside = self.inside[file] = bool(_INSIDE.search(file))
             if not inside:
