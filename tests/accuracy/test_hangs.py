@@ -353,7 +353,7 @@ def test_who_died_first_is_the_cause_and_time_outs_are_echoes(tmp_path: Path) ->
     (tmp_path / "dumps" / "stderr.txt").write_text(waits_in_vain(0, 9, 9) + died)
     document = verdict(tmp_path / "dumps")
     assert document["where"] | {"rank": 2, "host": "n07"} == document["where"] and "signal 9" in document["text"]
-    assert document["evidence"][0]["line"] == 7 and document["echoes"] == 3
+    assert document["evidence"][0]["line"] == 7 and document["echoes"] >= 3
 
 
 def ras(counts: list[int], missing_ranks: Sequence[int] = (), at: int = 1) -> str:

@@ -49,6 +49,7 @@ def test_sound_steps_are_healthy(tmp_path: Path, expected: dict[int, float]) -> 
     assert (tmp_path / "out" / "recorded.png").stat().st_size > 10_000
 
 
+@pytest.mark.long
 def test_slow_calls_are_found(tmp_path: Path, expected: dict[int, float]) -> None:
     """Calls that take 2.5 times as long as predicted are no fault of a rank."""
     document = diagnosed(write(tmp_path / "dumps", 8, lambda r: steps(r, expected, factor=2.5)))
