@@ -20,6 +20,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
+from simcoll.prediction import synthesized
 from simcoll.prediction.lowered_call import PlainCall, alone, executor
 from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by
 from simcoll.prediction.predictions import (
@@ -38,7 +39,7 @@ from simcoll.prediction.predictions import (
 from simcoll.prediction.schedules import program_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.schedule.schedule import StreamedSchedule, split
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
@@ -49,7 +50,10 @@ def predict_call(
     scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
 ) -> CallPrediction:
     """Return the prediction of a call; for `keep` see `Policy`. Raises the errors of `predict`."""
-    options = executor(scenario).alternatives(scenario, topology)
+    if scenario.algorithm == SYNTHESIZED:
+        options = [option for *_, option in synthesized.options(scenario, topology)]
+    else:
+        options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
             return _quickest(options, topology, costs, keep)
@@ -214,11 +218,15 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
     return replace(whole, scenario=scenario, totals=totals, host_ps=host_ps, anew=again)
 
 
-def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
-    """Return the prediction of a workload's plan. Raises the errors of `predict`."""
+def predict_plan(
+    scenario: Scenario, topology: Topology | None, costs: CostSetting, planned_as: WorkloadPlan | None = None
+) -> StepPrediction:
+    """Return the prediction of a workload's plan (default: as its template makes it). Raises the errors of
+    `predict`."""
     rated = topology or rated_topology(scenario)
     network, places = served_by(rated, costs.links), placed(scenario, rated)
-    plan, facts = plan_of(scenario.workload, len(places), scenario.itemsize)
+    made = plan_of(scenario.workload, len(places), scenario.itemsize) if planned_as is None else (planned_as, {})
+    plan, facts = made
     planned: PlannedCalls = {}
     for work in plan.works:
         if work.call and (work.call, work.ranks) not in planned:
@@ -241,7 +249,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     ways = {call.lowered.point.params().sharing for call in planned.values()}
     if took is None and len(ways) > 1:  # calls that meet on links must have one sharing rule
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
-        return replace(predict_plan(fair, topology, costs), scenario=scenario)
+        return replace(predict_plan(fair, topology, costs, planned_as), scenario=scenario)
 
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls meet on a link
