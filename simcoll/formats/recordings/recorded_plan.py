@@ -11,8 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
-import yaml
-
+from simcoll.config import yaml_tree
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.formats.recordings.events import Event, Group, Recording, What
@@ -74,7 +73,8 @@ def plan(recordings: Sequence[Recording], system: str, gpus: int, notes: ImportL
         "dtype": dtype,
         "workload": {"operations": operations},
     }
-    return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
+    remarks = [f"# {line}" for line in ["Made by simcoll import of recorded calls.", *str(notes).splitlines()]]
+    return "\n".join([*remarks, yaml_tree.dump(document, inline=True)])
 
 
 def _members(recordings: Sequence[Recording]) -> dict[tuple[object, ...], tuple[int, ...]]:
