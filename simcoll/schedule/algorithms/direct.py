@@ -88,6 +88,13 @@ def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
         yield send(rank, others, others, rank)
 
 
+for _name in ("moe_dispatch", "moe_combine"):
+    register(
+        _name, "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several,
+        library=True, rotation=around,
+    )(direct_all_to_all)  # fmt: skip
+
+
 @register("gather", "direct", chunks=chunk_per_rank, cost="alpha + beta * m / n", cost_for=several, library=True)
 def direct_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its block to the root: 1 step, n−1 messages."""
