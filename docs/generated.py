@@ -59,14 +59,15 @@ def factors() -> str:
 
 def algorithms() -> str:
     """Every algorithm of every collective."""
-    head = ("algorithm", "what it does", "takes", "closed form on a full mesh")
+    head = ("algorithm", "what it does", "takes", "messages", "closed form on a full mesh")
     parts = []
     for name, entries in registry.ALGORITHMS.items():
         rows = []
         for entry in entries.values():
             options = [f"`{key}={'|'.join(values)}`" for key, values in entry.options.items()]
             takes = ", ".join(["groups"] * entry.uses_groups + options)
-            rows.append((f"`{entry.name}`", entry.help, takes, f"`{entry.cost}`" if entry.cost else ""))
+            forms = (f"`{form}`" if form else "" for form in (entry.messages, entry.cost))
+            rows.append((f"`{entry.name}`", entry.help, takes, *forms))
         parts.append(f"### {name}\n\nWhat it promises: {COLLECTIVES[name].summary}.\n\n{_table(head, rows)}")
     return "\n".join(parts)
 

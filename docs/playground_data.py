@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import numpy as np
 
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.collectives import COLLECTIVES, NOTHING
+from simcoll.schedule.collectives import COLLECTIVES, NOTHING, contracts
 from simcoll.schedule.proof import prove
 from simcoll.schedule.schedule import Schedule
 
@@ -20,11 +21,19 @@ def script(ranks: tuple[int, ...] = RANKS) -> str:
         name: {
             "promise": COLLECTIVES[name].summary,
             "sized": COLLECTIVES[name].busbw(2) > 0,  # a barrier moves no data, and has no bandwidth
+            "operators": operators(name),
             "algorithms": {each.name: entry(each, ranks) for each in entries.values() if not each.needs_agent},
         }
         for name, entries in registry.ALGORITHMS.items()
     }
     return f"const SIMCOLL = {json.dumps(found, separators=(',', ':'))};\n"
+
+
+def operators(name: str) -> list[str]:
+    """The operators that the page offers for a collective; none for one that does not reduce."""
+    if not COLLECTIVES[name].reduces:
+        return []
+    return ["max", "min"] if COLLECTIVES[name].at_least_once else ["sum", "product", "min", "max", "avg"]
 
 
 def entry(algorithm: registry.Algorithm, ranks: tuple[int, ...]) -> dict[str, Any]:
@@ -42,19 +51,14 @@ def entry(algorithm: registry.Algorithm, ranks: tuple[int, ...]) -> dict[str, An
 
 def closed_form(algorithm: registry.Algorithm, n: int) -> list[int] | None:
     """[a, p, q] where n ranks take a·alpha + p/q·beta·m on a full mesh; None where no form is claimed for n."""
-    if not algorithm.cost or not algorithm.cost_for(n):
-        return None
-    alphas, betas = (_cost(algorithm.cost, n=n, alpha=alpha, beta=1 - alpha, m=Fraction(1)) for alpha in (1, 0))
-    return [int(alphas), betas.numerator, betas.denominator]
-
-
-def _cost(form: str, **values: int | Fraction) -> Fraction:
-    return Fraction(eval(form, {"log2": lambda x: x.bit_length() - 1}, values))
+    form = algorithm.closed_form(n)
+    return form and [form[0], form[1].numerator, form[1].denominator]
 
 
 def listed(schedule: Schedule) -> dict[str, Any]:
     """Blocks, chunks, messages and steps of a schedule: for each transfer sender, receiver, 1 if it reduces, and what
-    it moves: from slot, to slot, and the chunk that it is of, whose size it has; -1 if it is of none."""
+    it moves: from slot, to slot, and the chunk that it is of, whose size it has; -1 if it is of none. `owned` are the
+    slots of each rank that hold data before, `promised` those that hold the result at the end; null: all."""
     contract = COLLECTIVES[schedule.collective]
     start = contract.table(contract.before, schedule.n, schedule.n_chunks, schedule.root).tolist()
     held = {
@@ -75,4 +79,13 @@ def listed(schedule: Schedule) -> dict[str, Any]:
             come[row.dst, row.dst_slot] = chunk
         held |= come
     blocks = contract.blocks(schedule.n)
-    return {"blocks": blocks, "chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps}
+    held_slots = {"owned": slots(schedule, "before"), "promised": slots(schedule, "after")}
+    return {
+        "blocks": blocks, "chunks": schedule.n_chunks, "messages": schedule.messages, "steps": steps, **held_slots
+    }  # fmt: skip
+
+
+def slots(schedule: Schedule, which: Literal["before", "after"]) -> list[list[int]] | None:
+    """The slots of each rank that its contract names before or after; None for all slots of all ranks."""
+    named = contracts(schedule, which)[..., 0] != NOTHING
+    return None if named.all() else [np.flatnonzero(row).tolist() for row in named]

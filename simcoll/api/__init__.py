@@ -36,5 +36,6 @@ from simcoll.schedule.schedule import Schedule as Schedule
 from simcoll.schedule.schedule import Transfer as Transfer
 from simcoll.schedule.steps import Step as Step
 from simcoll.schedule.steps import send as send
+from simcoll.schedule.values import states as states
 from simcoll.topology.graph import Topology as Topology
 from simcoll.topology.wiring import Link as Link

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -79,16 +79,40 @@ def schema(document: str) -> None:
 @click.argument("name", metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json", shell_complete=completed("file", "schedule"))
 @click.option("--ranks", metavar="N[,N…]", help="Number of ranks, or several numbers for a table of counts.")
 @click.option("--root", type=Whole(), default=0, show_default=True)
+@click.option("--groups", metavar="N|LISTS", help="Groups of a hierarchical algorithm: a number, or '[[0,1],[2,3]]'.")
+@click.option("--subgroups", metavar="LISTS", help="Groups that each work by themselves: '[[0,1],[2,3]]'.")
 @click.option("--data", is_flag=True, help="Show the data that every rank holds before and after.")
+@click.option(
+    "--values",
+    metavar="LISTS|random",
+    help="Show the numbers that ranks hold after each step. A list for each rank: '[[1,2,3],[4,5,6],[7,8,9]]'.",
+)
+@click.option("--op", metavar="NAME", help="Operator of --values: sum, product, min, max, avg, ….  [default: sum]")
+@click.option("--step", type=WholeFrom(0), help="Show one step; the first is 0.")
 @click.option("--diagram", is_flag=True, help="Draw the transfers of ranks over time.")
 @JSON
-def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_json: bool) -> None:
+def show(
+    name: str,
+    ranks: str | None,
+    root: int,
+    groups: str | None,
+    subgroups: str | None,
+    data: bool,
+    values: str | None,
+    op: str | None,
+    step: int | None,
+    diagram: bool,
+    as_json: bool,
+) -> None:
     """Show the transfers, counts and data of an algorithm."""
     from simcoll.formats.schedules import schedule_json
     from simcoll.report import schedule_view
 
+    if op is not None and values is None:
+        raise InputError("--op is the operator of --values", "add --values random, or leave out --op")
+    views = _Views(data, diagram, values, op, step, as_json)
     if schedule_json.is_file(name):
-        _show_one(schedule_json.read(name), data, diagram, as_json)
+        print(_shown(schedule_json.read(name), views))
         return
     schedule_view.find(name)
     if ranks is None:
@@ -96,29 +120,80 @@ def show(name: str, ranks: str | None, root: int, data: bool, diagram: bool, as_
     numbers = counts(ranks, "--ranks", "ranks", "write e.g. 8 or 2,4,8")
     if not 0 <= root < min(numbers):
         raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
-    if len(numbers) > 1 and (data or diagram):
-        raise InputError("--data and --diagram show a schedule of one number of ranks", "give --ranks one number")
+    one = {"--data": data, "--diagram": diagram, "--values": values, "--step": step, "--groups": groups}
+    if len(numbers) > 1 and (given := [option for option, value in one.items() if value not in (None, False)]):
+        raise InputError(f"{given[0]} is for a schedule of one number of ranks", "give --ranks one number")
     for n in numbers:
         schedule_view.check_length(name, n, root)
-    if as_json:
-        documents = [schedule_json.dump(schedule_view.build(name, n, root)) for n in numbers]
-        print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
-    elif len(numbers) > 1:
+    if len(numbers) > 1 and not as_json:
         print(schedule_view.count_table(name, schedule_view.count_rows(name, numbers)))
-    else:
-        _show_one(schedule_view.build(name, numbers[0], root), data, diagram, as_json=False)
+        return
+    parts = {"groups": _groups(groups, "--groups"), "subgroups": _groups(subgroups, "--subgroups")}
+    documents = [_shown(schedule_view.build(name, n, root, **parts), views) for n in numbers]
+    print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
 
 
-def _show_one(schedule: Schedule, data: bool, diagram: bool, as_json: bool) -> None:
+class _Views(NamedTuple):
+    """The options that say what `show` shows of a schedule."""
+
+    data: bool
+    diagram: bool
+    values: str | None
+    op: str | None
+    step: int | None
+    as_json: bool
+
+
+def _shown(schedule: Schedule, views: _Views) -> str:
     from simcoll.formats.schedules import schedule_json
     from simcoll.report import schedule_view
+    from simcoll.schedule import values
 
-    if as_json:
-        print(schedule_json.dump(schedule))
-        return
-    print(schedule_view.counts_line(schedule))
-    views = [*([schedule_view.data(schedule)] * data), *([schedule_view.diagram(schedule)] * diagram)]
-    print("\n\n".join(views) if views else schedule)
+    step = views.step
+    if step is not None and step >= schedule.n_steps:
+        raise InputError(f"--step: there is no step {step}", f"the schedule has {schedule.n_steps}, the first is 0")
+    given = "random" if views.values in (None, "random") else _json(views.values, "--values")
+    of_step = schedule if step is None else schedule.only(step)
+    if views.as_json:
+        held = [] if views.values is None else values.states(schedule, given, views.op)
+        chosen = held if step is None else held[step : step + 2]
+        return schedule_json.dump(of_step, **({"states": chosen} if chosen else {}))
+    states = [] if views.values is None else values.worked(schedule, given, views.op)
+    op = values.operator(schedule.collective, views.op)
+    shown = [
+        *([schedule_view.data(schedule)] if views.data else []),
+        *([schedule_view.values(schedule, states, op, step)] if states else []),
+        *([schedule_view.diagram(of_step)] if views.diagram else []),
+    ]
+    return f"{schedule_view.counts_line(schedule)}\n" + ("\n\n".join(shown) or str(of_step))
+
+
+def _json(text: str, option: str) -> Any:
+    """Return what the JSON text of an option holds; raises InputError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        said = getattr(error, "msg", "too large or too deep").removesuffix(" at")
+        raise InputError(f"{option}: not lists of numbers: {said}", "write e.g. '[[1,2],[3,4]]'") from None
+
+
+def _groups(text: str | None, option: str) -> Any:
+    """Return the groups that an option gives: lists of ranks as tuples, or a number of groups; raises InputError."""
+    cure = "write e.g. '[[0,1],[2,3]]'"
+
+    def nested(part: object) -> Any:
+        if isinstance(part, int) and not isinstance(part, bool):
+            return part
+        if not isinstance(part, list) or not part:
+            raise InputError(f"{option}: {part!r} is neither a rank nor a list of ranks", cure)
+        return tuple(map(nested, part))
+
+    found = None if text is None else nested(_json(text, option))
+    lists = isinstance(found, tuple) and all(isinstance(part, tuple) for part in found)
+    number = isinstance(found, int) and found > 0 and option == "--groups"
+    if found is not None and not lists and not number:
+        raise InputError(f"{option}: {text} is no list of groups", cure)
+    return found
 
 
 @click.command()

@@ -61,6 +61,8 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
     if kind is None:
         kind = recognise(text)
         if kind is None:
+            if not text.strip():
+                raise InputError(f"{source}: the file is empty", f"give {_WHAT}")
             if any(word in text for word in _TRACES):
                 problem = f"{source}: a trace, as PyTorch, Chakra and simcoll write them, which simcoll cannot read yet"
                 raise InputError(problem, "write its computation and its calls as a workload")

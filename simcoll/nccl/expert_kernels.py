@@ -97,15 +97,13 @@ class ChipKernels(Model):
         return -(-experts // -(-experts // self.sms))
 
 
-class NetworkShares(Model):
+class NetworkCosts(Model):
     """What DeepEP's kernels reach of NICs."""
 
     source: str
     """Rows to which the numbers were fitted."""
-    low_latency: Fraction
-    """Share of a NIC's rate that low-latency kernels reach."""
-    normal: Fraction
-    """Share of a NIC's rate that normal kernels reach."""
+    share: Fraction
+    """Share of a NIC's payload rate that the kernels reach."""
     notify: Duration
     """Time in which ranks on several nodes tell each other how many tokens come, before a normal kernel."""
 
@@ -115,7 +113,7 @@ class ExpertKernels(Model):
 
     default_sms: Count
     """Number of SMs of a normal kernel, if nothing is said."""
-    network: NetworkShares
+    network: NetworkCosts
     """What the kernels reach of NICs."""
     chips: dict[str, ChipKernels]
     """Costs by generation of GPUs."""

@@ -88,10 +88,8 @@ class ExpertCall(PlainCall):
     @property
     def bandwidths(self) -> Index:
         """Return the rate that the kernel reaches on each link, int64 (links,), in B/s."""
-        network = self.kernels.network
-        outside = network.low_latency if self.scenario.executor == "low-latency" else network.normal
         of_nics = scaled(self.rated, network_of(described(self.scenario.topology)).links)[0]
-        rates = np.where(self._inside, self.rated.bandwidths * self._costs.inside, of_nics * outside)
+        rates = np.where(self._inside, self.rated.bandwidths * self._costs.inside, of_nics * self.kernels.network.share)
         found: Index = np.rint(np.where(self._inside, np.minimum(rates, self._copied), rates)).astype(np.int64)
         return found
 

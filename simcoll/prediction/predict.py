@@ -15,7 +15,8 @@ from simcoll.prediction.confidence import ModelErrors, PredictedCase, Setting, f
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predictions import CallPrediction, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
-from simcoll.prediction.runs import predict_call
+from simcoll.prediction.runs import predict_call, predict_plan
+from simcoll.prediction.training_step import predict_training
 from simcoll.scenario.profile import (
     Calibration,
     CostSetting,
@@ -31,6 +32,7 @@ from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import described, load_system
+from simcoll.workload.training_keys import TrainingStep
 
 __all__ = ["Prediction", "describe", "lent", "place", "predict", "row"]
 
@@ -75,9 +77,7 @@ def predict(
     # time.
     costed = costs or CostSetting.of(profile)
     if scenario.workload:
-        from simcoll.prediction.runs import predict_plan
-
-        prediction: Prediction = predict_plan(scenario, topology, costed)
+        prediction: Prediction = predict_workload(scenario, topology, costed)
     else:
         prediction = predict_call(scenario, topology, costed, keep)
     if costs is None and scenario.protocol == "pull":  # its launch is that of a CUDA graph
@@ -88,6 +88,14 @@ def predict(
     if (prediction.asked, prediction.struck) == (asked, struck):
         return prediction
     return replace(prediction, asked=asked, struck=struck)
+
+
+def predict_workload(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
+    """Return the prediction of a workload. Of a training step one rank of each stage is simulated, or, with shortcuts
+    off, all ranks."""
+    if isinstance(scenario.workload, TrainingStep) and scenario.shortcuts == "on":
+        return predict_training(scenario, topology, costs)
+    return predict_plan(scenario, topology, costs)
 
 
 def row(prediction: Prediction, elsewhere: ModelErrors | None = None) -> ResultRow:

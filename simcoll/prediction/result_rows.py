@@ -114,6 +114,29 @@ class ResultRow(Mapping[str, Any]):
     notify_us: float | None = _column("exchange of counts before a kernel of `deepep`, beside `time_us`", "us")
     never_fitted: str | None = _column("model of the machine's GPUs, if the profile was fitted to other chips only")
 
+    mfu: float | None = _column("model FLOPs of a training step over the dense peak of its type of compute")
+    hfu: float | None = _column("as `mfu`, with the FLOPs of recomputation")
+    tokens_per_s_per_gpu: float | None = _column("tokens of a training step per second and GPU", "1/s")
+    memory_GB: float | None = _column("memory of the GPU that needs most in a training step", "GB")  # noqa: N815
+    memory_parameters_GB: float | None = _column("of it: parameters", "GB")  # noqa: N815
+    memory_gradients_GB: float | None = _column("of it: gradients", "GB")  # noqa: N815
+    memory_optimizer_GB: float | None = _column("of it: the optimizer's state", "GB")  # noqa: N815
+    memory_activations_GB: float | None = _column("of it: activations kept for backward passes", "GB")  # noqa: N815
+    memory_buffers_GB: float | None = _column("of it: gathered parameters, CUDA and NCCL", "GB")  # noqa: N815
+    compute_gemm_us: float | None = _column("of `compute_us`: matrix products", "us")
+    compute_attention_us: float | None = _column("of `compute_us`: the core of attention", "us")
+    compute_elementwise_us: float | None = _column("of `compute_us`: elementwise kernels", "us")
+    compute_launch_us: float | None = _column("of `compute_us`: waiting for kernels to be launched", "us")
+    bubble_us: float | None = _column("idle time that the schedule of a pipeline costs", "us")
+    wait_us: float | None = _column("further waiting for ranks that compute longer", "us")
+    optimizer_us: float | None = _column("the optimizer", "us")
+    interference_us: float | None = _column("computing time that hidden communication costs", "us")
+    exposed_tp_us: float | None = _column("time that tensor-parallel exchanges add to a training step", "us")
+    exposed_pp_us: float | None = _column("time that messages between stages add", "us")
+    exposed_dp_us: float | None = _column("time that gradients and parameters add", "us")
+    exposed_ep_us: float | None = _column("time that exchanges with experts add", "us")
+    exposed_cp_us: float | None = _column("time that exchanges of context parallelism add", "us")
+
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # by dotted key of the scenario
     time_ps: int = 0  # 0 also if there is no time
     left_out: bool = False  # refused, and one of `algorithm: all`, which leaves out what cannot serve

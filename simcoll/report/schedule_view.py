@@ -5,19 +5,25 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
+
+import numpy as np
 
 from simcoll.config import text_table
 from simcoll.engine.binding import bind
 from simcoll.engine.run import Policy, run
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
-from simcoll.formats.schedules.schedule_json import counts, sent_fraction
+from simcoll.formats.schedules.schedule_json import counts, traffic
 from simcoll.report.verdicts import of_proofs
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective
+from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective, contracts
 from simcoll.schedule.proof import Proof, prove
+from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import Schedule, chunks_text
+from simcoll.schedule.side_by_side import joined
+from simcoll.schedule.values import State, finished, slot_text, terms_text
 from simcoll.topology.topology_builder import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -25,15 +31,35 @@ _STAR: Final = {"bandwidth": "50 GB/s", "latency": "0.5 us"}
 _STAR_SIZE: Final = 64 * 2**20
 
 
-def build(name: str, n: int, root: int = 0, groups: int | None = None) -> Schedule:
-    """Return the schedule of `COLLECTIVE/ALGORITHM` on n ranks, in `groups` equal groups (default: as the registry
-    does). An algorithm that needs a switch that reduces gets one. Raises InputError if groups cannot be equal."""
+def build(
+    name: str, n: int, root: int = 0, groups: int | Groups | None = None, subgroups: Groups | None = None
+) -> Schedule:
+    """Return the schedule of `COLLECTIVE/ALGORITHM` on n ranks.
+
+    `groups` are the groups of a hierarchical algorithm: ranks, or a number of equal groups (default: as the registry
+    does). Each of `subgroups` performs the collective by itself, at the same time. An algorithm that needs a switch
+    that reduces gets one. Raises InputError for groups that do not fit.
+    """
     entry, options = find(name)
-    if groups is not None and n % groups:
+    if groups is not None and not entry.uses_groups:
+        cure = "take e.g. all_reduce/hierarchical_leader, or --subgroups, each of which works by itself"
+        raise InputError(f"--groups: {name} does not work in groups", cure)
+    if isinstance(groups, int) and n % groups:
         raise InputError(f"--groups: {n} ranks are not {groups} equal groups", "give a divisor of the ranks")
-    parts = () if groups is None else tuple(zip(*[iter(range(n))] * (n // groups), strict=True))
+    parts = tuple(zip(*[iter(range(n))] * (n // groups), strict=True)) if isinstance(groups, int) else groups or ()
     agents = int(entry.needs_agent)
-    return algorithms.build(entry.collective, entry.spelt(options), n, root=root, groups=parts, agents=agents)
+    if subgroups is None:
+        return algorithms.build(entry.collective, entry.spelt(options), n, root=root, groups=parts, agents=agents)
+    members = [registry.flat(group) for group in subgroups]
+    every = [rank for group in members for rank in group]
+    if len(set(every)) != len(every) or not set(every) <= set(range(n)) or len(set(map(len, members))) != 1:
+        raise InputError(f"--subgroups: not groups of equal size of the ranks 0 … {n - 1}, each rank once", "mend them")
+    if root >= len(members[0]):
+        raise InputError(
+            f"--root: there is no rank {root} in a group of {len(members[0])}", "give its place in a group"
+        )
+    alone = build(name, len(members[0]), root, groups)
+    return joined([alone.on(group, n) for group in members])
 
 
 def find(name: str) -> tuple[registry.Algorithm, dict[str, str]]:
@@ -69,23 +95,34 @@ def star_time_ps(schedule: Schedule) -> int:
 
 
 def count_rows(name: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """Return, for each number of ranks, a row of counts, and the speed-up over the naive algorithm on a star."""
-    which = name.partition("/")[0]
+    """Return, for each number of ranks, a row of counts, the closed form of the time on a full mesh, and the speed-up
+    over the naive algorithm on a star."""
+    which, (entry, options) = name.partition("/")[0], find(name)
     rows = []
     for n in ranks:
         schedule = build(name, n)
         time_ps, naive = star_time_ps(schedule), build(f"{which}/{_plainest(which)}", n)
+        moved, form = traffic(schedule), entry.closed_form(n) if not options else None
         rows.append(
             {
                 "ranks": n,
                 "steps": schedule.n_steps,
                 "messages": schedule.messages,
-                "sent/rank": str(sent_fraction(schedule)),
+                "of a rank": moved.messages,
+                "sent": str(moved.sent_mean),
+                "most sent": str(moved.sent_most),
+                "received": str(moved.received_mean),
+                "most received": str(moved.received_most),
+                "closed form": f"{_times(form[0])}α + {_times(form[1])}βm" if form else "-",
                 "time(us)": f"{time_ps / 1e6:.1f}",
                 "speed-up": f"{star_time_ps(naive) / time_ps:.2f}" if time_ps else "",
             }
         )
     return rows
+
+
+def _times(factor: int | Fraction) -> str:
+    return "" if factor == 1 else str(factor)
 
 
 def _plainest(which: str) -> str:
@@ -95,7 +132,7 @@ def _plainest(which: str) -> str:
 
 def counts_line(schedule: Schedule) -> str:
     """Return a sentence with numbers of steps and messages, and the share of data that the busiest rank sends."""
-    count, fraction = counts(schedule), sent_fraction(schedule)
+    count, fraction = counts(schedule), traffic(schedule).sent_most
     steps = f"{count['steps']} step{'s' * (count['steps'] != 1)}, {count['messages']} messages"
     what = f"{schedule.collective}/{schedule.algorithm} on {schedule.n} ranks"
     return f"{what}: {steps}, and the busiest rank sends {fraction} of the data."
@@ -109,8 +146,18 @@ def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         steps += f" on {first['ranks']} ranks to {last['steps']} on {last['ranks']}"
     gains = " to ".join(dict.fromkeys(str(row["speed-up"]) for row in (first, last)))
     head = text_table.wrapped(f"{name}: {steps}; {gains} times as fast as the plainest algorithm.", "  ")
-    foot = "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there"
-    return f"{head}\n{text_table.render(list(rows[0]), rows)}\n{text_table.wrapped(foot)}"
+    entry, options = find(name)
+    forms = [f"messages: {entry.messages}"] * bool(entry.messages) + [f"time on a full mesh: {entry.cost}"] * bool(
+        entry.cost
+    )
+    remarks = [
+        *([f"# closed forms: {'; '.join(forms)}"] if forms and not options else []),
+        "# of a rank: messages that the busiest rank sends; sent, received: by a rank on average, most: by the busiest "
+        "rank, in buffers of m bytes",
+        "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there, by time; it "
+        "is not the ratio of messages, because messages of different ranks travel at the same time",
+    ]
+    return "\n".join([head, text_table.render(list(rows[0]), rows), *map(text_table.wrapped, remarks)])
 
 
 # --- before and after ---
@@ -140,6 +187,48 @@ def _value(owner: int, block: int) -> str:
 
 def _letter(rank: int) -> str:
     return chr(ord("a") + rank) if rank < 26 else f"r{rank}."
+
+
+# --- with numbers ---
+
+
+def values(schedule: Schedule, states: Sequence[State], op: str, step: int | None = None) -> str:
+    """Return what each participant holds before the first step, after each step and at the end; or before and after one
+    `step`. Columns are chunks, then slots of scratch. What a step stores stands behind `▸`, what it reduces is written
+    out as a formula."""
+    contract = collective(schedule.collective)
+    slots = {
+        slot: f"chunk {slot}" if slot < schedule.n_chunks else f"scratch {slot}" for slot in range(schedule.n_slots)
+    }
+    first, last = (0, schedule.n_steps) if step is None else (step, step + 1)
+    rows = _value_rows(schedule, slots, "before", State(states[first].held, {}), op)
+    for number in range(first, last):
+        rows += _value_rows(schedule, slots, f"step {number}", states[number + 1], op)
+    end, after = finished(schedule, states[-1], op), contracts(schedule, "after")[..., 0] != NOTHING
+    for rank in range(schedule.n) if last == schedule.n_steps else ():
+        held = {slots[slot]: slot_text(op, end, rank, slot) for slot in np.flatnonzero(after[rank]).tolist()}
+        rows.append({"": " " if rank else "end", "rank": f"{rank}", "from": " ", **held})
+    doing = f"{contract.name}, {op}" if contract.reduces else contract.name
+    legend = ["▸ stored by this step"] + [f"{terms_text(op, [1, 4])} reduced by this step"] * contract.reduces
+    if op == "avg":
+        legend.append("the sum is divided at the end")
+    foot = text_table.wrapped(f"# {'; '.join(legend)}; from: the ranks that sent it; · undefined")
+    table = text_table.render(
+        ["", "rank", "from", *slots.values()], [{**dict.fromkeys(slots.values(), " "), **row} for row in rows]
+    )
+    return f"{doing}: {contract.summary}\n{table}\n{foot}"
+
+
+def _value_rows(schedule: Schedule, slots: Mapping[int, str], when: str, state: State, op: str) -> list[dict[str, str]]:
+    rows = []
+    for participant in range(schedule.participants):
+        came = [arrival for (to, _), arrival in state.came.items() if to == participant]
+        senders = dict.fromkeys(sender for arrival in came for sender in arrival.senders)
+        name = f"{participant}" if participant < schedule.n else "switch"
+        held = {text: slot_text(op, state, participant, slot) or " " for slot, text in slots.items()}
+        source = ",".join(f"{each}" if each < schedule.n else "switch" for each in senders) or " "
+        rows.append({"": " " if participant else when, "rank": name, "from": source, **held})
+    return rows
 
 
 # --- space-time picture ---

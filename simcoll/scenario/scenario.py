@@ -37,7 +37,7 @@ from simcoll.scenario.profile import ModelSpec, files_of, find_profile, load_pro
 from simcoll.scenario.profile_choice import check_named, own_profile, peak_of, system_of
 from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
-from simcoll.schedule.collectives import BITWISE, COLLECTIVES, OPERATORS
+from simcoll.schedule.collectives import ALSO, BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
@@ -172,7 +172,7 @@ class Scenario(Model):
     """The root, for collectives that have one."""
     dtype: Annotated[str, OneOf("dtype", lambda: ITEMSIZE, _DTYPE_ALIASES)] = "float32"
     """Data type of an element."""
-    op: Annotated[str, OneOf("operator", lambda: OPERATORS)] = "sum"
+    op: Annotated[str, OneOf("operator", lambda: OPERATORS, ALSO)] = "sum"
     """Operator of the reduction. `band`, `bor` and `bxor` need an integer type."""
     in_place: StrictBool = False
     """Whether input and output share one buffer."""

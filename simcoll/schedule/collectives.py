@@ -35,6 +35,7 @@ OPERATORS: Final[dict[str, np.ufunc]] = {
     "avg": np.add,  # and one final scaling
 }
 EXCHANGES: Final = ("all_to_all", "moe_dispatch", "moe_combine")  # everyone has a block for everyone
+ALSO: Final = {"prod": "product"}  # other spellings of operators
 BITWISE: Final = ("band", "bor", "bxor")  # for integers only
 
 Held = Callable[[Numbers, Numbers, int, int, int], tuple[ArrayLike, ArrayLike]]

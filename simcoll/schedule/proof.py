@@ -119,7 +119,7 @@ def _rows(source: AnySchedule, chosen: Numbers | None) -> Iterator[tuple[Numbers
         number += part.steps
 
 
-def _moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[NumberedStep]:
+def moves(source: AnySchedule, chosen: Numbers | None, places: Places) -> Iterator[NumberedStep]:
     """Yield each step by itself, with its number, its rows, and the places that the rows read and write."""
     for numbers, rows in _rows(source, chosen):
         yield from _by_step(numbers, rows, *_ends(rows, places))
@@ -191,18 +191,21 @@ def _check_symbols(source: AnySchedule, chosen: Numbers | None) -> None:
     at, owner = places.of(rank, _slots(chosen, slot)), before[rank, slot, 0]
     state.block[at] = before[rank, slot, 1]
     state.once[at, owner // 8] = np.uint8(1) << (owner % 8).astype(np.uint8)
-    for number, step, read, write in _moves(source, chosen, places):
+    for number, step, read, write in moves(source, chosen, places):
         undefined = np.flatnonzero(state.block[read] == NOTHING)
         if len(undefined):
-            bad = [int(column[undefined[0]]) for column in step]
-            raise ScheduleError(
-                f"{source.name}: step {number}: rank {bad[0]} sends chunk {bad[1]} to rank {bad[2]}, "
-                "but nothing was ever put there"
-            )
+            raise never_put(source, number, step, int(undefined[0]))
         values = state.take(read)
         for part in _rounds(write):
             state.put(write[part], values.take(part), step.reduce[part])
     _compare_symbols(source, chosen, places, state)
+
+
+def never_put(source: AnySchedule, number: int, step: Step, row: int) -> ScheduleError:
+    """Return the error for a row of a step that sends what was never put there."""
+    src, slot, dst = (int(column[row]) for column in step[:3])
+    where = f"{source.name}: step {number}: rank {src} sends chunk {slot} to rank {dst}"
+    return ScheduleError(f"{where}, but nothing was ever put there")
 
 
 def _slots(chosen: Numbers | None, column: NDArray[Any]) -> NDArray[Any]:

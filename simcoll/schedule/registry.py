@@ -12,6 +12,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -107,6 +108,7 @@ class Algorithm:
     steps: Steps
     chunks: Callable[[Request], int] = one_chunk
     pipelined: bool = False
+    messages: str = ""
     cost: str = ""
     cost_for: Callable[[int], bool] = lambda n: True
     needs_agent: bool = False
@@ -120,6 +122,17 @@ class Algorithm:
     def spelt(self, options: Mapping[str, str]) -> str:
         """Return the canonical spelling of this algorithm with options, e.g. `hierarchical(across=ring)`."""
         return self.name + (f"({','.join(f'{key}={value}' for key, value in options.items())})" if options else "")
+
+    def closed_form(self, n: int) -> tuple[int, Fraction] | None:
+        """Return how many times α, and which multiple of β·m, n ranks take by the formula `cost`; None without one."""
+        if not self.cost or not self.cost_for(n):
+            return None
+        alphas, betas = (_value(self.cost, n=n, alpha=alpha, beta=1 - alpha, m=Fraction(1)) for alpha in (1, 0))
+        return int(alphas), betas
+
+    def messages_of(self, n: int) -> int | None:
+        """Return the number of messages of n ranks by the formula `messages`; None without one."""
+        return int(_value(self.messages, n=n)) if self.messages else None
 
     @property
     def help(self) -> str:
@@ -191,6 +204,11 @@ class Algorithm:
             raise ScheduleError(said, f"{file}:{line if wrong or not raised else raised[-1]}") from error
 
 
+def _value(form: str, **names: int | Fraction) -> Fraction:
+    """Return the value of a registered formula."""
+    return Fraction(eval(form, {"__builtins__": {}, "log2": lambda x: x.bit_length() - 1}, names))
+
+
 ALGORITHMS: Final[dict[str, dict[str, Algorithm]]] = {}
 
 
@@ -215,7 +233,8 @@ def register(collective: str, name: str, **fields: Any) -> Callable[[Steps], Ste
     """Enter a function from a `Request` to steps under `collective/name`.
 
     `fields` are keywords, none of which is needed. `chunks(request)`: number of chunks of the buffer, by default 1.
-    `pipelined`: loops over a large buffer follow one step behind. `cost`: closed-form time of n ranks on a full mesh of
+    `pipelined`: loops over a large buffer follow one step behind. `messages`: number of messages of n ranks without
+    options, as a Python expression in `n` (and `log2`). `cost`: closed-form time of n ranks on a full mesh of
     links with latency α and β time units per byte, for m bytes. It is a Python expression in `n, alpha, beta, m` (and
     `log2`, the floor of the logarithm), valid if `cost_for(n)`. `options`: the user's options and their values.
     `uses_groups`: the request's groups count. `needs_agent`: it needs a switch that reduces, or one in each group

@@ -242,6 +242,12 @@ class Schedule(_Named):
         step, route = (np.repeat(column, self.count) for column in (self.step, self.route))
         return self.replace(step=step, route=route, **rows.by_slot()._asdict())
 
+    def only(self, step: int) -> Schedule:
+        """Return the transfers of one step; they keep its number."""
+        rows = self.step == step
+        names = (*COLUMNS, "route")
+        return self.replace(**{name: getattr(self, name)[rows] for name in names})
+
     @cached_property
     def most_of_a_pair(self) -> int:
         """The largest number of transfers between any sender and receiver."""

@@ -22,6 +22,7 @@ from simcoll.errors import did_you_mean, wrong
 M = TypeVar("M", bound=Model)
 T = TypeVar("T")
 Positive = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0)]
 Kernels = Literal["eager", "compiled", "fused"]
 BASE: Final = "bf16"  # the type of compute that every GPU and every table has
 BACKWARD: Final = 2.5  # attention's backward pass over its forward pass: five matrix products for two
@@ -56,13 +57,16 @@ class Attention(Model):
 
 
 class Framework(Model):
-    """A training framework: its kernels, their memory traffic, the time to launch a layer's pass, in seconds."""
+    """A training framework: its kernels, their memory traffic, and what launching a layer's pass takes, in seconds."""
 
     text: str
     kernels: Kernels
     attention: str
     tensor_shown: Annotated[float, Field(ge=0, le=1)]
-    launch: dict[Kernels, Annotated[float, Field(ge=0)]]
+    launch: dict[Kernels, Seconds]
+    gap: Seconds = 0.0
+    launch_tensor: Seconds = 0.0
+    launch_pipelined: Seconds = 0.0
     elementwise: dict[Kernels, Positive]
 
 
@@ -177,7 +181,7 @@ class Compute:
     framework: Framework
     kernels: Kernels
     kernel: Attention
-    launch_s: float  # least time of a pass over a layer, as the CPU launches its kernels; a backward pass is two
+    cuda_graphs: bool
 
     @property
     def lent(self) -> bool:
@@ -193,6 +197,26 @@ class Compute:
     def memory_bytes(self) -> float:
         """Size of the GPU's memory."""
         return self.of.memory
+
+    @property
+    def launch_s(self) -> float:
+        """Return the launch floor of a rank by itself."""
+        return self.floor_s()
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds in which the GPU idles in a pass over a layer, between kernels; a backward pass is two passes."""
+        return 0.0 if self.cuda_graphs else self.framework.gap
+
+    def floor_s(self, tp: int = 1, tensor_across: bool = False, pipeline_across: bool = False) -> float:
+        """Return the least seconds of a pass over a layer, as the CPU launches its kernels; a backward pass is two
+        passes. It grows with the `tp` ranks of a tensor-parallel group, where the group or the pipeline is on several
+        nodes."""
+        if self.cuda_graphs:
+            return 0.0
+        way = self.framework
+        more = (way.launch_pipelined if pipeline_across else way.launch_tensor if tensor_across else 0.0) * tp
+        return way.launch.get(self.kernels, 0.0) + (more if tp > 1 else 0.0)
 
     @property
     def tensor_shown(self) -> float:
@@ -268,8 +292,7 @@ def compute_of(
     way = _named("framework.name", framework or "megatron", frameworks())
     kind = kernels or way.kernels
     kernel = _named("framework.attention", attention or way.attention, attentions())
-    launch = 0.0 if cuda_graphs else way.launch.get(kind, 0.0)
-    return Compute(gpu, _named("gpu", gpu, gpus()), way, kind, kernel, launch)
+    return Compute(gpu, _named("gpu", gpu, gpus()), way, kind, kernel, cuda_graphs)
 
 
 def _named(key: str, name: str, known: dict[str, T]) -> T:

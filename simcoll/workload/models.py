@@ -1,4 +1,4 @@
-"""Named neural networks: the tensors and multiply-adds of their layers (`models.yaml`).
+"""Named neural networks: the tensors and multiply-adds of their layers, or their shapes (`models.yaml`).
 
 The peak speeds of GPUs come from `compute.py`."""
 
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.workload import compute
+from simcoll.workload.transformer import Transformer
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -68,8 +69,17 @@ class NamedModel(Model):
                 block += 1
 
 
+class Shaped(Model):
+    """A named transformer: its source, the number of parameters, and its shapes."""
+
+    source: str
+    parameters: int
+    shapes: Transformer
+
+
 class _File(Model):
     models: dict[str, NamedModel]
+    shapes: dict[str, Shaped]
 
 
 def _file() -> _File:
@@ -88,6 +98,16 @@ def gpus() -> dict[str, float]:
 def models() -> Sequence[str]:
     """Return the names of the models."""
     return tuple(_file().models)
+
+
+def transformers() -> dict[str, Shaped]:
+    """Return the transformers that are known by their shapes, by name."""
+    return _file().shapes
+
+
+def transformer(name: str) -> Transformer:
+    """Return the shapes of a named transformer. Raises KeyError for an unknown name."""
+    return transformers()[name].shapes
 
 
 def load_model(name: str) -> NamedModel:

@@ -172,8 +172,16 @@ class Transformer(Model):
         active = (self.active_experts + self.shared_experts) * self.expert_width
         mlp = self.mats * self.hidden * ((self.layers - mixtures) * self.ffn + mixtures * active)
         weights = self.layers * sum(a * b for a, b, _ in self.attention_matrices) + mlp
-        weights += mixtures * self.hidden * self.experts + self.hidden * self.vocab
-        return 6 * sequence * weights + 3 * sequence**2 * self.layers * self.heads * (self.width + self.values)
+        weights += mixtures * self.hidden * self.experts
+        return 6 * sequence * weights + self.head_flop(sequence) + self.attention_flop(sequence)
+
+    def head_flop(self, sequence: int) -> int:
+        """Return the model FLOPs of the head."""
+        return 6 * sequence * self.hidden * self.vocab
+
+    def attention_flop(self, sequence: int) -> int:
+        """Return the model FLOPs of the core of causal attention."""
+        return 3 * sequence**2 * self.layers * self.heads * (self.width + self.values)
 
 
 class Split(NamedTuple):
@@ -199,13 +207,14 @@ BF16: Final = Types()
 
 
 class Gemm(NamedTuple):
-    """`times` matrix multiplications (m × k) · (k × n)."""
+    """`times` matrix multiplications (m × k) · (k × n). `of_weights`: they give the gradient of weights."""
 
     m: int
     n: int
     k: int
     dtype: str
     times: int = 1
+    of_weights: bool = False
 
     @property
     def flop(self) -> int:
@@ -391,7 +400,7 @@ class _Layer:
         for each in reversed(operations):
             if isinstance(each, Gemm):
                 back.append(each._replace(n=each.k, k=each.n))
-                back.append(Gemm(each.n, each.k, each.m, each.dtype, each.times))
+                back.append(Gemm(each.n, each.k, each.m, each.dtype, each.times, of_weights=True))
             elif isinstance(each, Elementwise):
                 back.append(Elementwise(2 * each.nbytes))
             elif isinstance(each, Exchange) and each.dimension != "cp":

@@ -22,6 +22,7 @@ from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import PS_PER_S
 from simcoll.workload.models import gpus, load_model, models
+from simcoll.workload.training_keys import TrainingStep
 
 FIRST_BUCKET: Final = 2**20  # bytes: PyTorch's default
 BUCKET_CAP: Final = 25 * 2**20  # bytes: PyTorch's default
@@ -309,7 +310,7 @@ class Operations(Model):
 
 
 SMALL: Final = ("mean", "softmax", "argmax", "scatter", "gather", "broadcast")
-TEMPLATES: Final = ("ddp", "fsdp", "tensor_parallel", "pipeline", "moe", *SMALL, "operations")
+TEMPLATES: Final = ("training", "ddp", "fsdp", "tensor_parallel", "pipeline", "moe", *SMALL, "operations")
 
 
 def _template(value: object) -> str:
@@ -330,7 +331,8 @@ def _known(value: object) -> object:
 
 
 Workload = Annotated[
-    Annotated[Ddp, Tag("<ddp>")]
+    Annotated[TrainingStep, Tag("<training>")]
+    | Annotated[Ddp, Tag("<ddp>")]
     | Annotated[Fsdp, Tag("<fsdp>")]
     | Annotated[TensorParallel, Tag("<tensor_parallel>")]
     | Annotated[Pipeline, Tag("<pipeline>")]

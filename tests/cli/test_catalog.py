@@ -8,6 +8,8 @@ import json
 import math
 import random
 import re
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from command import ROOT, simcoll
 
 from simcoll.config.yaml_tree import shipped
-from simcoll.report.schedule_view import every_pair
+from simcoll.report.schedule_view import count_rows, every_pair
 from simcoll.schedule import collectives, registry
 
 SCENARIOS = sorted(shipped("scenarios").glob("*.yaml"))
@@ -159,3 +161,40 @@ def test_no_schedule_breaks_verify(tmp_path: Path):
         assert (found.err == "") == (found.status < 2), text
         seen.add(found.status)
     assert seen == {0, 1, 2}
+
+
+WORLDS = (2, 4, 8, 16, 32)
+
+
+@pytest.mark.parametrize(
+    ("pair", "column", "form"),
+    [
+        ("all_to_all/direct", "messages", lambda n: n * (n - 1)),  # 2, 12, 56, 240, 992
+        ("all_reduce/naive", "messages", lambda n: 2 * (n - 1)),  # a gather, and a broadcast
+        ("all_reduce/ring", "of a rank", lambda n: 2 * (n - 1)),
+        ("all_reduce/ring", "sent", lambda n: Fraction(2 * (n - 1), n)),
+        ("all_reduce/ring", "most received", lambda n: Fraction(2 * (n - 1), n)),
+        ("all_reduce/naive", "sent", lambda n: Fraction(2 * (n - 1), n)),  # on average as much as in a ring
+        ("all_reduce/naive", "most sent", lambda n: n - 1),
+        ("broadcast/naive", "received", lambda n: Fraction(n - 1, n)),
+        ("gather/direct", "most received", lambda n: Fraction(n - 1, n)),
+    ],
+)
+def test_table_of_worlds(pair: str, column: str, form: Callable[[int], Fraction | int]) -> None:
+    """The table of counts has what textbooks say of messages and volumes, for 2 to 32 ranks."""
+    rows = count_rows(pair, WORLDS)
+    assert [str(row[column]) for row in rows] == [str(form(n)) for n in WORLDS]
+    found = simcoll("show", pair, "--ranks", ",".join(map(str, WORLDS))).out
+    assert "not the ratio of messages" in " ".join(found.replace("#", "").split())
+    assert all(str(row[column]) in found for row in rows)
+
+
+@pytest.mark.parametrize("pair", every_pair())
+def test_what_is_sent_is_received(pair: str) -> None:
+    """Law: without switches ranks receive all that ranks send, so that the means are equal, and no mean exceeds the
+    busiest rank's share."""
+    found = simcoll("show", pair, "--ranks", 6, "--json").json
+    counts = found["counts"]
+    assert "agents" in found or counts["sent_mean"] == counts["received_mean"]
+    assert counts["sent_mean"] <= counts["sent_most"] == counts["bytes_per_rank_fraction"]
+    assert counts["received_mean"] <= counts["received_most"]

@@ -895,10 +895,12 @@ def test_what_is_forced_does_not_reach_messages(program: str):
 
 
 @pytest.mark.parametrize("columns", ["2026-01-05 09:00:00", "12.5", "0.1 0.2 0.3"])
+@pytest.mark.parametrize("name", ["", "  time"])
 @pytest.mark.parametrize("tag", ["", "[1,0]<stdout>:", "0: "])
-def test_rows_with_further_columns_and_repeated_tags(columns: str, tag: str):
+def test_rows_with_further_columns_and_repeated_tags(columns: str, tag: str, name: str):
     """Options of the tests add columns at the end, and a launcher may label each piece of a row."""
     text = re.sub(r"(?m)^( +\d+ .*?-1)(.*)$", rf"\g<1>{tag}\g<2> {columns}", new())
+    text = re.sub(r"(?m)(size .*)$", rf"\g<1>{name}", text)
     assert parse_measured(re.sub("(?m)^", tag, text), "t") == parse_measured(re.sub("(?m)^", tag, new()), "t")
 
 
@@ -922,6 +924,39 @@ def test_a_bandwidth_that_tells_no_time():
     assert (
         complaint.startswith("t.csv:2:") and "64.4 us contradict busbw 250 GB/s, by which it took 64424.5" in complaint
     )
+
+
+def test_two_bandwidths_of_a_row_agree():
+    """busbw is algbw times the factor of collective and ranks, but for what is rounded; a time follows from either."""
+    head = "collective,ranks,size_bytes,algbw,busbw"
+    assert only(f"{head}\nall_reduce,8,8589934592,200,350\n").time_us == pytest.approx(42949.67296)
+    assert only(f"{head}\nall_reduce,8,2000,0.02,0.04\n").time_us == 100
+    assert "algbw contradicts busbw 200 GB/s" in complaints(f"{head}\nall_reduce,8,8589934592,200,200\n")[0]
+
+
+@pytest.mark.parametrize("between", [";", "\t"])
+def test_columns_may_have_semicolons_or_tabs_between(between: str):
+    """As spreadsheets write them; places of mistakes count the same way."""
+    text = f"{HEADER}\nall_reduce,8,64,1.5\n".replace(",", between)
+    assert only(text) == only(f"{HEADER}\nall_reduce,8,64,1.5")
+    assert complaints(text.replace("1.5", "1,5"))[0].startswith("t.csv:2:17: time_us: '1,5' is not a number")
+
+
+def test_a_program_that_is_not_known_gives_its_collective_no_other_name():
+    """hypercube_perf has all_gather's columns, and runs none of NCCL's collectives; folders are no programs."""
+    text = new("all_gather", bus=7 / 8).replace("all_gather_perf", "hypercube_perf")
+    assert "hypercube_perf" in text
+    (complaint,) = complaints(text)
+    assert "which collective this is: hypercube_perf runs none that simcoll knows" in complaint
+    folder = text.replace("hypercube_perf", "/opt/my_perf/all_gather_perf")
+    assert {row.collective for row in parse_measured(folder, "t")} == {"all_gather"}
+
+
+def test_a_run_that_failed_is_told_so():
+    """The rows before a failure are read, with a remark: others are missing."""
+    text = new() + "node0: Test NCCL failure common.cu:958 'unhandled system error'\n"
+    assert remarks(text, "t", parse_measured(text, "t")) == [f"t: the benchmark failed (line {text.count(chr(10))})"]
+    assert not remarks(new(), "t", parse_measured(new(), "t"))
 
 
 def test_runs_on_different_hosts_are_kept_apart(tmp_path: Path):

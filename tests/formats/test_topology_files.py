@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import foreign
@@ -12,7 +13,7 @@ from command import simcoll
 from foreign import brought
 
 from simcoll.config import yaml_tree
-from simcoll.errors import InputError
+from simcoll.errors import InputError, SimcollError
 from simcoll.formats import importers
 from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
 from simcoll.scenario import scenario_files
@@ -83,10 +84,25 @@ def test_the_matrix_of_a_shipped_system_gives_its_times(name: str, tmp_path: Pat
 )  # fmt: skip
 def test_a_mesh_is_a_mesh(cells: str, gpus: int, assumed: str, switched: bool):
     """Behind switches all NVLinks of a GPU lead to each other GPU; pairs that share its links are joined directly."""
-    names = [f"GPU{i}" for i in range(gpus)]
-    rows = [" ".join([a, *("X" if a == b else cells for b in names)]) for a in names]
-    sketch = nvidia_smi.read("\n".join([" ".join(names), *rows]), "x", assumed)
+    sketch = nvidia_smi.read(matrix(gpus, lambda *_: cells), "x", assumed)
     assert bool(sketch.counts["nvswitch"]) == switched
+
+
+def matrix(gpus: int, cell: Callable[[int, int], str]) -> str:
+    """What `nvidia-smi topo -m` prints of GPUs with these ways between two of them."""
+    names = [f"GPU{i}" for i in range(gpus)]
+    rows = [[a, *("X" if i == j else cell(i, j) for j in range(gpus))] for i, a in enumerate(names)]
+    return "\n".join(map("\t".join, [["", *names], *rows]))
+
+
+def test_a_gpu_that_lost_nvlinks_stays_behind_the_switch():
+    """A pair has as many NVLinks as the GPU with fewer; a matrix that no switch explains fits no machine with one."""
+    sketch = nvidia_smi.read(matrix(8, lambda a, b: "NV17" if 3 in (a, b) else "NV18"), "x", "hgx-h100")
+    speeds = {pair: link.bandwidth for pair, link in sketch.links.items()}
+    assert speeds["gpu3", "nvswitch0"] / speeds["gpu0", "nvswitch0"] == pytest.approx(17 / 18)
+    assert "all pairs have NV18, GPU3 of NV17" in str(sketch.notes)
+    with pytest.raises(SimcollError, match="pairs differ in NVLinks, and there a switch joins all"):
+        nvidia_smi.read(matrix(3, lambda a, b: "SYS" if 2 in (a, b) else "NV18"), "x", "hgx-h100")
 
 
 def test_bridges_between_pairs_are_no_mesh(tmp_path: Path):

@@ -60,7 +60,7 @@ def test_low_latency_in_closed_form() -> None:
     found = simcoll.predict("moe_dispatch", moe=MOE, on="hgx-h100", executor="low-latency")
     assert found.time_ps == pytest.approx(before + inside, rel=1e-4)
     for nodes in (2, 4):
-        nic = far * (nodes - 1) / nodes / (50e9 * 0.99322 * network.low_latency) * 1e12
+        nic = far * (nodes - 1) / nodes / (50e9 * 0.99322 * network.share) * 1e12
         found = simcoll.predict("moe_dispatch", moe=MOE, on="hgx-h100", nodes=nodes, executor="low-latency")
         assert found.time_ps == pytest.approx(before + costs.network + nic, rel=1e-3)
 

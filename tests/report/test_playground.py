@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
 import shutil
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from typing import Any
 
 import browser
 import pytest
+from command import simcoll
 from networks import full_mesh, makespan
 
 import simcoll as sc
@@ -80,6 +83,60 @@ def test_a_size_is_that_of_a_scenario(page: Any) -> None:
             if row["algorithm"] in shown:
                 assert shown[row["algorithm"]] == pytest.approx(row["time_us"] * 1e6, abs=1), (collective, row)
         assert {row["algorithm"] for row in rows} & set(shown)
+
+
+STEPPED = [  # the collective and algorithm, ranks, operator
+    *(f"all_reduce/{name}" for name in ("naive", "ring", "tree", "all_pairs", "recursive_doubling", "swing")),
+    *(f"all_reduce/{name}" for name in ("hierarchical", "hierarchical_leader", "double_binary_tree", "two_shot")),
+    "all_gather/ring", "all_gather/bruck", "reduce_scatter/ring", "reduce_scatter/pat", "all_to_all/bruck",
+    "broadcast/scatter_allgather", "reduce/chain", "gather/binomial", "scatter/binomial", "send_recv/direct",
+    "barrier/dissemination",
+]  # fmt: skip
+CLICK = "name => document.querySelector(`.stepper [aria-label=${name}]`).click()"
+ROWS = """[...document.querySelectorAll("section.step[data-name='NAME'] tbody tr")].map(row =>
+  [...row.cells].map(cell => cell.textContent).join(" ").split(/ +/).filter(Boolean).join(" "))"""
+
+
+@pytest.mark.browser
+def test_steps_are_those_of_show(page: Any) -> None:
+    """A step forward and a step back show what `show --values` prints of the step, also beside another algorithm."""
+    beside = page.locator("#playground-beside")
+    for number, pair in enumerate(STEPPED):
+        collective, _, name = pair.partition("/")
+        ranks = 8 if "hierarchical" in name else 3
+        page.get_by_label("Collective").select_option(collective)
+        page.get_by_label("ranks", exact=True).select_option(str(ranks))
+        page.get_by_role("button", name=name, exact=True).click()
+        offered = page.evaluate("[...document.getElementById('playground-op').options].map(each => each.value)")
+        chosen = offered[number % len(offered)] if offered else None
+        if chosen:
+            page.locator("#playground-op").select_option(chosen)
+        names = page.evaluate("[...document.getElementById('playground-beside').options].map(each => each.value)")
+        if len(names) > 1:
+            beside.select_option(names[1 + number % (len(names) - 1)])
+        values = page.evaluate(f"counted(SIMCOLL.{collective}.algorithms.{name}.schedules[{ranks}], {ranks})")
+        if any(not row for row in values):  # only the root hands in something
+            values = [row for row in values if row]
+        printed = _printed(pair, ranks, json.dumps(values), chosen)
+        rows = ROWS.replace("NAME", name)
+        page.evaluate(CLICK, "first")
+        for position, block in enumerate(printed):
+            assert page.evaluate(rows) == block, (pair, chosen, position)
+            page.evaluate(CLICK, "forward")
+        page.evaluate(CLICK, "first")
+        for _ in printed[1:]:
+            page.evaluate(CLICK, "forward")
+        for position, block in reversed([*enumerate(printed)]):
+            assert page.evaluate(rows) == block, (pair, chosen, position)
+            page.evaluate(CLICK, "back")
+
+
+def _printed(pair: str, ranks: int, values: str, op: str | None) -> list[list[str]]:
+    """The rows that `show --values` prints before all, after each step and at the end, words with one space between."""
+    found = simcoll("show", pair, "--ranks", ranks, "--values", values, *(["--op", op] if op else []))
+    lines = [line for line in found.out.splitlines()[3:] if not line.startswith("#")]
+    rows = [" ".join(re.sub(r"^ *(before|step \d+|end)", "", line).split()) for line in lines]
+    return [rows[at : at + ranks] for at in range(0, len(rows), ranks)]
 
 
 SHOWN = """Object.entries(SIMCOLL[document.getElementById("playground-collective").value].algorithms).map(([name]) =>

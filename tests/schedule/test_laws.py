@@ -317,6 +317,14 @@ def test_counts(n: int) -> None:
 
 
 @pytest.mark.parametrize(("collective", "name"), ENTRIES)
+def test_formula_of_messages(collective: str, name: str) -> None:
+    """Law: an algorithm has as many messages as its registered formula says, for any number of ranks."""
+    entry = ALGORITHMS[collective][name]
+    for n in (1, 2, 3, 5, 8, 12, 32) if entry.messages not in ("", "1", "n") else (2, 5, 8):
+        assert entry.messages_of(n) in (None, schedule(collective, name, n).messages), n
+
+
+@pytest.mark.parametrize(("collective", "name"), ENTRIES)
 def test_transfers_by_slot(collective: str, name: str) -> None:
     """Taken slot by slot, a schedule keeps its transfers, its bytes and what every slot holds in the end; and no step
     sends two messages from one rank to another that are reduced alike, unless the algorithm keeps chunks apart."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from simcoll.errors import InputError
 from simcoll.workload import compute
 from simcoll.workload.compute import compute_of, frameworks, gpus, tables
+from simcoll.workload.models import transformers
 
 GRID = [("a100", "bf16"), ("h100", "bf16"), ("h100", "fp8"), ("b200", "nvfp4")]
 
@@ -79,3 +80,11 @@ def test_the_tables_are_small() -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1e6
     for path in folder.iterdir():
         assert "ai-dynamo/aiconfigurator@" in path.read_text()[:400]
+
+
+@pytest.mark.parametrize("name", transformers())
+def test_a_named_model_has_as_many_parameters_as_published(name: str) -> None:
+    """The shapes add up to the published count, but for small norms: of heads (Qwen3) and sinks (gpt-oss)."""
+    known = transformers()[name]
+    assert known.shapes.parameters == pytest.approx(known.parameters, rel=5e-7)
+    assert known.source

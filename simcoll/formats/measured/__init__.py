@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _FAILED: Final = re.compile(r"Out of bounds values\s*:\s*[0-9]+\s+FAILED")
+_STOPPED: Final = re.compile(r"Test (?:NCCL |CUDA )?failure")  # of nccl-tests, whose later rows are then missing
 _READERS: Final = (
     nccl_tests_json,
     rccl_tests,
@@ -78,8 +79,11 @@ def read_file(
 
 
 def remarks(text: str, source: str, rows: Sequence[MeasuredRow]) -> list[str]:
-    """Return remarks on a text: wrong results, unreadable lines that look like rows, runs of a point that differ."""
-    found = (wrong_data(text, rows), *_unread(text), measured_row.scattered(rows))
+    """Return remarks on a text: wrong results, a failure, unreadable lines that look like rows, runs of a point that
+    differ."""
+    stopped = _STOPPED.search(text)
+    line = f"the benchmark failed (line {text.count(chr(10), 0, stopped.start()) + 1})" if stopped else None
+    found = (wrong_data(text, rows), line, *_unread(text), measured_row.scattered(rows))
     return [f"{source}: {remark}" for remark in found if remark]
 
 

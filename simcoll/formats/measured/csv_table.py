@@ -1,5 +1,5 @@
-"""Read and write measured tables as CSV. The header names the columns; comment lines begin with `#`. The writer puts
-simcoll's own columns first."""
+"""Read and write measured tables as CSV; read them with semicolons or tabs, too. The header names the columns; comment
+lines begin with `#`. The writer puts simcoll's own columns first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ def is_table(text: str) -> bool:
     """Return whether the first line that is neither empty nor a comment names a column of measured tables."""
     lines = (line.strip("\ufeff \t\r") for line in io.StringIO(text))
     header = next((line for line in lines if line.strip() and not line.startswith("#")), "")
-    return any(name in COLUMNS for name in _names(header.split(",")))
+    return any(name in COLUMNS for name in _names(header.split(_delimiter(header))))
+
+
+def _delimiter(header: str) -> str:
+    """Return what separates the names of columns: a comma, or a semicolon or tab if the line has more of these."""
+    return max(",;\t", key=header.count)
 
 
 def _names(cells: Iterable[str]) -> list[str]:
@@ -98,21 +103,23 @@ def _times(cell: tuple[str, Place | None], factor: float) -> tuple[str, Place | 
 def _records(text: str, source: str) -> Iterator[tuple[list[Place], list[str]]]:
     """Yield (places, cells) of every record that is neither empty nor a comment."""
     lines = list(io.StringIO(text.lstrip("\ufeff"), newline=None))
-    reader = csv.reader(iter(lines))
+    header = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    between = _delimiter(header)
+    reader = csv.reader(iter(lines), delimiter=between)
     start = 0
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
-                yield _places(source, start, lines[start], len(cells)), cells
+                yield _places(source, start, lines[start], len(cells), between), cells
             start = reader.line_num
     except csv.Error as error:
         problem = f"not CSV: {error}"
         raise InputError(problem, "check commas and quotes", Place(source, start + 1, 1)) from None
 
 
-def _places(source: str, start: int, line: str, count: int) -> list[Place]:
+def _places(source: str, start: int, line: str, count: int, between: str) -> list[Place]:
     """Return the place of each cell of a record; cells after a quoted line break get the end of its first line."""
-    columns = [match.start() + 1 for match in re.finditer(r'("(?:[^"]|"")*"|[^,])*(?:,|$)', line)]
+    columns = [match.start() + 1 for match in re.finditer(rf'("(?:[^"]|"")*"|[^{between}])*(?:{between}|$)', line)]
     columns += [columns[-1]] * (count - len(columns))
     return [Place(source, start + 1, column) for column in columns[:count]]
 

@@ -61,6 +61,7 @@ REQUIRED: Final = ("collective", "ranks", "size_bytes", "time_us")
 NOISE: Final = 1.5  # ratio of times that runs of a point on one machine rarely exceed, except at the smallest sizes
 USUAL: Final = 1.2  # ratio that the median over the points of one machine rarely exceeds
 SAME: Final = 0.016  # GB/s by which a printed busbw may differ from algbw times a factor
+CONTRARY: Final = 1.1  # ratio that two bandwidths of a row differ by at most, beside what is rounded
 MOST_RANKS: Final = 2049  # up to which ranks are inferred from busbw: beyond, printed digits do not tell
 FEW_POINTS: Final = 3  # fewer points have no meaningful median
 MAX_MISTAKES: Final = 20  # most mistakes listed for one table: a wrong column causes one per row
@@ -262,24 +263,27 @@ def scattered(rows: Iterable[MeasuredRow]) -> str | None:
 def _timed_by_bandwidth(values: dict[str, Any], said: LocatedCells) -> list[Diagnostic]:
     """Set the time of a row that has `algbw` or `busbw` (GB/s) in place of a time. Return a mistake for a bandwidth
     that gives no time, or that contradicts the time."""
-    column = next((each for each in ("algbw", "busbw") if each in said), None)
-    if column is None or values.get("collective") not in COLLECTIVES or not {"ranks", "size_bytes"} <= values.keys():
+    if values.get("collective") not in COLLECTIVES or not {"ranks", "size_bytes"} <= values.keys():
         return []
-    text, place = said[column]
-    factor = float(COLLECTIVES[values["collective"]].busbw(values["ranks"])) if column == "busbw" else 1.0
-    try:
-        told = values["size_bytes"] * factor / float_of(text) / 1e3
-    except (ValueError, ZeroDivisionError):
-        told = 0.0
-    if "time_us" in values:
-        if told <= 0 or 0.5 < values["time_us"] / told < 2:
-            return []
-        problem = f"{values['time_us']:.6g} us contradict {column} {text} GB/s, by which it took {told:.6g}"
-        return [Diagnostic(problem, "check units: us, GB/s, bytes", "time_us", said.get("time_us", said[column])[1])]
-    said["time_us"] = f"{told:.10g}", place
-    if not 0 < told < math.inf:
-        return [Diagnostic("gives no time", "write a bandwidth above 0, in GB/s", column, place)]
-    values["time_us"] = told
+    factors = {"algbw": 1.0, "busbw": float(COLLECTIVES[values["collective"]].busbw(values["ranks"]))}
+    timed = "time_us" in values
+    for column in (column for column in factors if column in said):
+        text, place = said[column]
+        try:
+            told = values["size_bytes"] * factors[column] / float_of(text) / 1e3
+        except (ValueError, ZeroDivisionError):
+            told = 0.0
+        if "time_us" not in values:
+            said["time_us"] = f"{told:.10g}", place
+            if not 0 < told < math.inf:
+                return [Diagnostic("gives no time", "write a bandwidth above 0, in GB/s", column, place)]
+            values["time_us"] = told
+        most = 2.0 if timed else CONTRARY + SAME / max(SAME, float_of(text))
+        if told > 0 and not 1 / most < values["time_us"] / told < most:
+            other = f"{values['time_us']:.6g} us contradict" if timed else "algbw contradicts"
+            problem = f"{other} {column} {text} GB/s, by which it took {told:.6g} us"
+            where = said.get("time_us", said[column])[1]
+            return [Diagnostic(problem, "check units: us, GB/s, bytes", "time_us", where)]
     return []
 
 

@@ -53,9 +53,7 @@ _LABEL: Final = re.compile(r"\s*(\S{0,252}[:>\]])")  # of a launcher, before a l
 _COMM: Final = re.compile(rf"([\w.\-]{{1,253}}){_FROM}.*\brank ([0-9]+) nranks ([0-9]+)\b", re.IGNORECASE)
 _LOOP: Final = re.compile(r"(?<!warmup )(?<!agg )\biters:\s*([1-9][0-9]{0,6})\b(?!.*\bagg iters: (?!1\b))")
 _THREADS: Final = re.compile(r"\bnThread\s+([1-9][0-9]{0,5})\s+nGpus\s+([1-9][0-9]{0,5})\b")
-_PROGRAM: Final = re.compile(
-    rf"(?<![a-z_])({'|'.join(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests).values())})_perf"
-)
+_PROGRAM: Final = re.compile(r"(?<![a-z_])([a-z][a-z_]*)_perf(?![\w/.])")  # the program, not its folder
 _VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
 _CODE: Final = re.compile(r"\bnccl-library=([0-9]{4,6})\b")  # NCCL_VERSION_CODE in nccl-tests from 2.17 on
 _FORCED: Final = {  # settings in a command line, in NCCL's debug output, or in simcoll's own tables
@@ -323,7 +321,8 @@ def _header(line: str, place: Place, before: list[str]) -> _Test | None:
     if "time" not in words or "type" not in words[: words.index("time")]:
         return None
     lead, tail = words[: words.index("time")], words[words.index("time") :]
-    tail = tail[: max(i for i, word in enumerate(tail) if word in _TAIL) + 1]  # without what options add
+    known = [i for i, word in enumerate(tail) if word in _TAIL and word != "time"]
+    tail = tail[: max(known, default=0) + 1]  # without what options add, e.g. the time of day
     if len(set(lead)) < len(lead):
         return None
     parts = [rf"\s+(?P<{word}>{_LEAD[word]})" if word in _LEAD else r"\s+\S+" for word in lead[1:]]
@@ -398,12 +397,13 @@ def _said(
     candidates = list(dict.fromkeys(fit.collective for fit in fitting))
     if collective is None:
         asked = given.get("collective", ("", None))[0]
-        if len(candidates) == 1:
+        if len(candidates) == 1 and not programs:
             collective = candidates[0]
             timing.append("collective inferred from busbw, redop and root")
         elif asked not in candidates:
             contrary = f", and its columns are not those of {asked}" if asked else ""
-            unnamed.append(unsaid("collective", test.place, contrary, candidates))
+            contrary = f": {programs[-1]}_perf runs none that simcoll knows" if programs else contrary
+            unnamed.append(unsaid("collective", test.place, contrary, () if programs else candidates))
             return None
     asked = collective or given["collective"][0]
     if asked in candidates and all(fit.of_rank for fit in fitting if fit.collective == asked):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,28 +53,46 @@ class _File(BaseModel):
     transfers: list[_Plain | _Routed]
 
 
-def sent_fraction(schedule: Schedule) -> Fraction:
-    """Return the largest share of the collective's size that any rank sends."""
-    held = collective(schedule.collective)
-    nbytes = schedule.n_chunks * schedule.n
-    sizes = held.sizes(nbytes, schedule.n, schedule.n_chunks, schedule.root)
-    each = int(sizes.max(initial=0))
-    away = (schedule.src != schedule.dst) & (schedule.src < schedule.n)
-    most = int(np.bincount(schedule.src[away], schedule.count[away], minlength=1).max())
-    return Fraction(most * each, nbytes)
+class Traffic(NamedTuple):
+    """What ranks send and receive: the number of messages that the busiest rank sends, and the data as shares of the
+    collective's size, on average and of the busiest rank."""
+
+    messages: int
+    sent_mean: Fraction
+    sent_most: Fraction
+    received_mean: Fraction
+    received_most: Fraction
+
+
+def traffic(schedule: Schedule) -> Traffic:
+    """Return what the ranks of a schedule send and receive; switches that reduce do not count."""
+    held, n = collective(schedule.collective), schedule.n
+    nbytes = schedule.n_chunks * n
+    each = int(held.sizes(nbytes, n, schedule.n_chunks, schedule.root).max(initial=0))
+    away = schedule.src != schedule.dst
+    shares: list[Fraction] = []
+    for end in (schedule.src, schedule.dst):
+        moved = np.bincount(end[away], schedule.count[away], minlength=n)[:n].astype(np.int64)
+        shares += [Fraction(int(moved.sum()) * each, nbytes * n), Fraction(int(moved.max()) * each, nbytes)]
+    messages = np.bincount(schedule.src[away & ~schedule.joins], minlength=n)[:n]
+    return Traffic(int(messages.max()), *shares)
 
 
 def counts(schedule: Schedule) -> dict[str, Any]:
-    """Return the numbers of steps and messages, and the largest share of the collective's size that any rank sends."""
+    """Return the numbers of steps and messages, and shares of the collective's size that ranks send and receive."""
+    found = traffic(schedule)
+    shares = {name: float(value) for name, value in found._asdict().items() if isinstance(value, Fraction)}
     return {
         "steps": schedule.n_steps,
         "messages": schedule.messages,
-        "bytes_per_rank_fraction": float(sent_fraction(schedule)),
+        "bytes_per_rank_fraction": float(found.sent_most),
+        "messages_per_rank": found.messages,
+        **shares,
     }
 
 
-def dump(schedule: Schedule) -> str:
-    """Return a schedule as JSON."""
+def dump(schedule: Schedule, **more: object) -> str:
+    """Return a schedule as JSON, with `more` keys at its end."""
     extra = {"agents": schedule.agents} if schedule.agents else {}
     extra |= {"root": schedule.root} if schedule.root else {}
     extra |= {"pipelined": True} if schedule.pipelined else {}
@@ -87,6 +105,7 @@ def dump(schedule: Schedule) -> str:
             **extra,
             "counts": counts(schedule),
             "transfers": list(_transfers(schedule)),
+            **more,
         }
     )
 

@@ -62,9 +62,8 @@ def read(text: str, source: str, assumed: str | None = None) -> Sketch:
     names = {gpu: sketch.add("gpu") for gpu in matrix.gpus}
     nics = _near_gpus(matrix, sketch)
     names |= {nic: sketch.add("nic") for nic in nics}
-    if matrix.called:
-        called = ", ".join(f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called)
-        notes.read.append(f"names of NICs: {called}")
+    if called := [f"{names[nic]} is {matrix.called[nic]}" for nic in nics if nic in matrix.called]:
+        notes.read.append(f"names of NICs: {', '.join(called)}")
     _nvlinks(matrix, names, sketch)
     join_by_pcie(matrix, [*matrix.gpus, *nics], names, sketch)
     sketch.borrow()
@@ -141,12 +140,18 @@ def _pattern(matrix: Matrix, source: str, assumed: str | None) -> LenderSystem:
     """Return the assumed system, or the only shipped one whose pairs of GPUs have these numbers of NVLinks."""
     counts = {int(cell[2:]) for cell in matrix.cells.values() if cell.startswith("NV")}
     problem = f"the matrix does not say which GPUs {f'NV{max(counts)} joins' if counts else 'these are'}"
+
+    def contradicted(file: SystemFile) -> str:
+        return _contradiction(matrix, counts, file) if _nvidia(file) else "nvidia-smi lists GPUs of NVIDIA"
+
     return lender(
         source,
         assumed,
         problem,
-        lambda file: _nvidia(file) and nvlinks(file) == counts and file.counts.get("gpu", 0) >= len(matrix.gpus),
-        lambda file: _contradiction(counts, file) if _nvidia(file) else "nvidia-smi lists GPUs of NVIDIA",
+        lambda file: (
+            nvlinks(file) == counts and file.counts.get("gpu", 0) >= len(matrix.gpus) and not contradicted(file)
+        ),
+        contradicted,
     )
 
 
@@ -154,7 +159,21 @@ def _nvidia(file: SystemFile) -> bool:
     return file.gpu is not None and file.gpu.vendor == "nvidia"
 
 
-def _contradiction(counts: Collection[int], file: SystemFile) -> str:
+def _links(matrix: Matrix, a: str, b: str) -> int:
+    """Return the number of NVLinks between two GPUs."""
+    return int(cell[2:]) if (cell := matrix.cells[a, b]).startswith("NV") else 0
+
+
+def _to_switch(matrix: Matrix) -> dict[str, int] | None:
+    """Return the number of NVLinks of each GPU to a switch, if one joins them all: then a pair has as many as the GPU
+    with fewer. A GPU may have fewer than the others if some of its NVLinks failed. None if the matrix shows no such
+    switch."""
+    own = {a: max((_links(matrix, a, b) for b in matrix.gpus if b != a), default=0) for a in matrix.gpus}
+    pairs = itertools.combinations(matrix.gpus, 2)
+    return own if all(0 < _links(matrix, a, b) == min(own[a], own[b]) for a, b in pairs) else None
+
+
+def _contradiction(matrix: Matrix, counts: Collection[int], file: SystemFile) -> str:
     """Return in words how the matrix's numbers of NVLinks (`counts`) contradict those of a machine; empty if they do
     not, e.g. for a variant with other links between the same GPUs."""
     known, most = nvlinks(file), NVLINKS.get((file.gpu.compute_capability if file.gpu else None) or 0, 0)
@@ -162,8 +181,8 @@ def _contradiction(counts: Collection[int], file: SystemFile) -> str:
         return "it has no NVLinks"
     if counts and max(counts) > most:
         return f"pairs have NV{max(counts)}, and a GPU there has {most} NVLinks" if most else "it has NVLinks"
-    if len(counts) > 1 and len(known) == 1:
-        return "pairs differ in NVLinks, and there all have as many"
+    if counts and "nvswitch" in file.counts and _to_switch(matrix) is None:
+        return "pairs differ in NVLinks, and there a switch joins all"
     return ""
 
 
@@ -179,17 +198,17 @@ def _near_gpus(matrix: Matrix, sketch: Sketch) -> list[str]:
 
 def _nvlinks(matrix: Matrix, names: Mapping[str, str], sketch: Sketch) -> None:
     pairs, pattern = list(itertools.combinations(matrix.gpus, 2)), sketch.pattern
-    counts = [int(cell[2:]) if (cell := matrix.cells[pair]).startswith("NV") else 0 for pair in pairs]
+    counts = [_links(matrix, *pair) for pair in pairs]
     if not any(counts):
         return
     each = f"{pattern.nvlink:g} GB/s an NVLink and direction"
-    alike = len(set(counts)) == 1
-    if alike and pattern.switched(counts[0], len(matrix.gpus)):
+    alike, own = len(set(counts)) == 1, _to_switch(matrix)
+    if own and pattern.switched(max(counts), len(matrix.gpus)):
         switch = sketch.add("nvswitch")
-        speed = pattern.speed("nvlink", counts[0] * pattern.nvlink)
-        for gpu in matrix.gpus:
-            sketch.join(names[gpu], switch, speed)
-        sketch.notes.assume(f"all pairs have NV{counts[0]}: an NVSwitch joins them; {each}")
+        for gpu, count in own.items():
+            sketch.join(names[gpu], switch, pattern.speed("nvlink", count * pattern.nvlink))
+        few = "".join(f", {gpu} of NV{count}" for gpu, count in own.items() if count < max(counts))
+        sketch.notes.assume(f"all pairs have NV{max(counts)}{few}: an NVSwitch joins them; {each}")
         return
     # routing takes the first of equally short routes, so links of most NVLinks come first, as in files of systems
     for (a, b), count in sorted(zip(pairs, counts, strict=True), key=lambda pair: -pair[1]):

@@ -1,0 +1,251 @@
+"""Predict a training step (`template: training`): its calls one by one, then its plan on one rank of each stage."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from simcoll.engine.run import Outcome
+from simcoll.engine.timeline import Totals
+from simcoll.errors import wrong
+from simcoll.prediction.placed_topology import placed, rated_topology, served_by
+from simcoll.prediction.predictions import CountedLinks, Prediction, ProgramRun
+from simcoll.prediction.runs import predict_plan
+from simcoll.scenario.profile import CostSetting
+from simcoll.scenario.scenario import Scenario
+from simcoll.topology.graph import Topology
+from simcoll.workload.compute import compute_of
+from simcoll.workload.rank_layout import Layout, layout_of
+from simcoll.workload.training_keys import TrainingStep
+from simcoll.workload.training_memory import Memory, memory_of
+from simcoll.workload.training_plan import COMPUTING, EXCHANGES, Call, Planner, TimedStep
+from simcoll.workload.workload_keys import Operations, OperationSpec
+
+PROBED: Final = 4  # ranks of each group with which larger groups are tried: do they delay each other?
+PROBE: Final = 2**22  # bytes of this call
+RAILS: Final = 32  # nodes of a leaf switch on rails
+TREE: Final = 4  # nodes of a leaf switch of a fat tree
+
+
+def step_of(scenario: Scenario) -> TrainingStep:
+    """Return the training step of a scenario that has one."""
+    spec = scenario.workload
+    assert isinstance(spec, TrainingStep)
+    return spec
+
+
+class CallTimes:
+    """The times of the calls of steps on one machine, each from a simulation of the call in all groups of its dimension
+    that share nodes. Calls on equal places take equally long, and are simulated once."""
+
+    def __init__(self, scenario: Scenario, topology: Topology | None, costs: CostSetting):
+        self.scenario, self.topology, self.costs = scenario, topology or rated_topology(scenario), costs
+        self.places = placed(scenario, self.topology)
+        self.nodes = np.array([self.topology.node_of(place) for place in self.places])
+        self.known: dict[tuple[object, ...], Prediction] = {}
+        self.quiet: dict[tuple[object, ...], bool] = {}  # whether groups do not delay each other
+        spec = scenario.topology
+        self._leaf = spec.nodes_per_leaf or (RAILS if spec.fabric in (None, "rail-optimised") else TREE)
+        self._even = not (spec.links or spec.file or spec.routes or scenario.striking)
+
+    @property
+    def per_node(self) -> int:
+        """Return the number of ranks of the first node."""
+        return int((self.nodes == self.nodes[0]).sum())
+
+    def together(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return the first group, and the others that are on its nodes."""
+        of_first = np.zeros(int(self.nodes.max()) + 1, bool)
+        of_first[self.nodes[list(groups[0])]] = True
+        return [list(group) for group in groups if of_first[self.nodes[list(group)]].any()]
+
+    def time_ps(self, groups: Sequence[Sequence[int]], collective: str, nbytes: int, dtype: str) -> int:
+        """Return the time of a call in some groups at once, of which the first is meant. Of large groups that do not
+        delay each other on a few nodes, only the first is simulated."""
+        near = self.together(groups)
+        if len(near) > 1 and len(near[0]) > PROBED:
+            few = [group[:PROBED] for group in near]
+            key = (self._where(few), collective)
+            if key not in self.quiet:
+                both = (self.called(which, collective, PROBE, dtype).time_ps for which in (few, few[:1]))
+                self.quiet[key] = len(set(both)) == 1
+            near = near[:1] if self.quiet[key] else near
+        return self.called(near, collective, nbytes, dtype).time_ps
+
+    def called(self, groups: Sequence[Sequence[int]], collective: str, nbytes: int, dtype: str) -> Prediction:
+        """Return the prediction of one call of the groups."""
+        key = (self._where(groups), collective, nbytes, dtype)
+        if key not in self.known:
+            algorithm = step_of(self.scenario).algorithm if collective != "send_recv" else "direct"
+            call = OperationSpec.model_construct(
+                name="call", collective=collective, size=nbytes, algorithm=algorithm, groups=tuple(map(tuple, groups))
+            )
+            once = {"variability": None, "replications": None}
+            work = Operations.model_construct(operations=(call,))
+            asked = self.scenario.model_copy(update={"workload": work, "dtype": dtype, **once})
+            self.known[key] = predict_plan(asked, self.topology, self.costs)
+        return self.known[key]
+
+    def _where(self, groups: Sequence[Sequence[int]]) -> tuple[object, ...]:
+        """Return a key that is equal for groups on equal places: relative to the first node, on even fabrics."""
+        ranks = np.concatenate([np.array(group) for group in groups])
+        sizes = tuple(map(len, groups))
+        nodes = self.nodes[ranks]
+        first = int(nodes.min())
+        base = first - first % self._leaf if self._even else 0
+        if self._even and int(nodes.max()) < base + self._leaf:
+            base = first  # below one leaf switch all nodes are alike
+        inside = [self.places[rank].partition(".")[2] for rank in ranks]
+        return (sizes, (nodes - base).tobytes(), tuple(inside))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TrainingPrediction(Prediction):
+    """The prediction of a training step: its plan with times, the planner that made it, and its memory."""
+
+    planner: Planner
+    timed: TimedStep
+    memory: Memory
+    times: CallTimes
+
+    @property
+    def step(self) -> TrainingStep:
+        """Return the keys of the step."""
+        return step_of(self.scenario)
+
+    @functools.cached_property
+    def breakdown(self) -> Mapping[str, int]:
+        """Return where the time of the rank that ends last goes, in ps by kind."""
+        return self.timed.breakdown(self.timed.last_stage)
+
+    @property
+    def compute_ps(self) -> int:
+        """Return the computing time of the rank that ends last."""
+        return sum(self.breakdown[name] for name in COMPUTING)
+
+    @property
+    def waiting_ps(self) -> int:
+        """Return the bubble and waiting of this rank."""
+        return self.breakdown["bubble"] + self.breakdown["wait"]
+
+    @property
+    def exposed_ps(self) -> int:
+        """Return what exchanges add to the step."""
+        return sum(self.breakdown[name] for name in EXCHANGES)
+
+    @property
+    def limit(self) -> float:
+        """Return the memory of the GPU, in bytes."""
+        return self.planner.compute.memory_bytes
+
+
+def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, object]:
+    """Return the columns of results that a training step has."""
+    spec, seconds = planner.spec, timed.time_ps / 1e12
+    parts, gpus = timed.breakdown(timed.last_stage), planner.layout.dense.size
+    batch = spec.batch.global_
+    flop = spec.model.flop(spec.batch.sequence) * batch
+    again = {"none": 0.0, "selective": spec.model.attention_flop(spec.batch.sequence) / 3 * batch,
+             "full": (flop - spec.model.head_flop(spec.batch.sequence) * batch) / 3}[spec.recompute]  # fmt: skip
+    peak = planner.compute.peak(spec.dtypes.compute) * gpus * seconds
+    return {
+        "mfu": flop / peak,
+        "hfu": (flop + again) / peak,
+        "tokens_per_s_per_gpu": batch * spec.batch.sequence / seconds / gpus,
+        "memory_GB": memory.total / 1e9,
+        **{f"memory_{name}_GB": value / 1e9 for name, value in memory._asdict().items()},
+        **{f"compute_{name}_us": parts[name] / 1e6 for name in COMPUTING},
+        **{f"{name}_us": parts[name] / 1e6 for name in ("bubble", "wait", "optimizer", "interference")},
+        **{f"exposed_{name}_us": parts[name] / 1e6 for name in EXCHANGES},
+        "waiting_us": None,
+        **dict.fromkeys(("messages", "wire_bytes", "bytes_per_rank", "binding_link", "binding_busy")),
+        "shortcut": "replicas",
+    }
+
+
+def planner_of(scenario: Scenario, times: CallTimes) -> Planner:
+    """Return the planner of a scenario's step. Raises InputError for degrees that do not fit."""
+    spec = step_of(scenario)
+    if spec.gpu is None:
+        raise wrong("workload.gpu", "the machine does not say which GPU computes", "add e.g. gpu: h100")
+    frame = spec.framework
+    compute = compute_of(spec.gpu, frame.name, frame.kernels, frame.attention, frame.cuda_graphs)
+    compute.peak(spec.dtypes.compute)
+    layout = layout_of(spec, len(times.places), times.per_node)
+    return Planner(spec, layout, compute, functools.cache(functools.partial(_called, times, layout)))
+
+
+def _called(times: CallTimes, layout: Layout, call: Call) -> int:
+    if call.target is not None:
+        groups = layout.pairs(call.stage, call.target)
+    else:
+        groups = layout.groups(call.dimension, call.stage)
+    return times.time_ps(groups, call.collective, call.nbytes, call.dtype)
+
+
+def check_memory(planner: Planner, memory: Memory) -> None:
+    """Raise InputError if a step needs more memory than its GPU has."""
+    spec, limit = planner.spec, planner.compute.memory_bytes
+    if spec.memory == "ignore" or memory.total <= limit:
+        return
+    most = max(memory._asdict().items(), key=lambda item: item[1])
+    needs = f"the step needs {memory.total / 1e9:.0f} GB of a GPU's {limit / 1e9:.0f} GB"
+    problem = f"{needs}, {most[1] / 1e9:.0f} GB for {most[0]}"
+    raise wrong("workload", problem, f"{_fitting(planner)}, or write `memory: ignore`")
+
+
+def _fitting(planner: Planner) -> str:
+    """Return, in words, the change of one key with which the step fits."""
+    spec = planner.spec
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("recompute: selective", {"recompute": "selective"}),
+        ("sharding: zero1", {"parallel": spec.parallel.model_copy(update={"sharding": "zero1"})}),
+        ("recompute: full", {"recompute": "full"}),
+        ("sharding: fsdp", {"parallel": spec.parallel.model_copy(update={"sharding": "fsdp"})}),
+        ("sharding: fsdp and recompute: full",
+         {"parallel": spec.parallel.model_copy(update={"sharding": "fsdp"}), "recompute": "full"}),
+    ]  # fmt: skip
+    for text, change in changes:
+        other = spec.model_copy(update=change)
+        tried = Planner(other, planner.layout, planner.compute, lambda call: 0)
+        if memory_of(tried).total <= planner.compute.memory_bytes:
+            return f"write {text}, which fits"
+    return "take more tensor or pipeline parallelism"
+
+
+def predict_training(
+    scenario: Scenario, topology: Topology | None, costs: CostSetting, times: CallTimes | None = None
+) -> TrainingPrediction:
+    """Return the prediction of a training step. Raises the errors of `predict`, and InputError if the step does not
+    fit into memory. `times`: times of calls on this machine that are known."""
+    times = times or CallTimes(scenario, topology, costs)
+    planner = planner_of(scenario, times)
+    memory = memory_of(planner)
+    check_memory(planner, memory)
+    timed = planner.planned().timed()
+    network = served_by(times.topology, costs.links)
+    links = CountedLinks(network.link_names, network.link_kinds, network.bandwidths)
+    totals = Totals(timed.time_ps, np.zeros(len(links.names), np.int64), 0, 0, 0, "replicas")
+    made: Callable[[], Any] = functools.partial(predict_plan, scenario, topology, costs)
+    return TrainingPrediction(
+        scenario=scenario,
+        costs=costs,
+        topology=network,
+        devices=times.places,
+        run=ProgramRun(scenario, lambda: made().run.program, Outcome("fast", totals)),
+        totals=totals,
+        bound_ps=lambda: sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING),
+        anew=functools.partial(predict_training, scenario, topology),
+        n=len(times.places),
+        planned=[call for found in times.known.values() for call in found.planned],
+        counted=links,
+        facts=facts(planner, timed, memory),
+        planner=planner,
+        timed=timed,
+        memory=memory,
+        times=times,
+    )

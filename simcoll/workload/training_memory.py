@@ -1,0 +1,97 @@
+"""The memory that a training step takes on a GPU, by kind."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from simcoll.workload import pipeline_orders
+from simcoll.workload.training_keys import BYTES, TrainingStep
+from simcoll.workload.training_plan import Planner, Unit
+from simcoll.workload.transformer import Transformer
+
+STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
+CONTEXT: Final = 2_000_000_000  # bytes of the CUDA context, of NCCL's buffers, and of what the allocator cannot use
+LOGITS: Final = 10  # bytes per token and vocabulary entry: logits in 16 bits, and in float32 with their gradient
+
+
+class Memory(NamedTuple):
+    """Bytes on the GPU of a stage, by kind."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        """Return the sum of all kinds."""
+        return sum(self)
+
+
+def memory_of(planner: Planner) -> Memory:
+    """Return the memory of the stage that needs most."""
+    return max((_of_stage(planner, stage) for stage in range(planner.stages)), key=lambda memory: memory.total)
+
+
+def _of_stage(planner: Planner, stage: int) -> Memory:
+    spec, layout = planner.spec, planner.layout
+    sharding = spec.parallel.sharding
+    dense, experts = planner.parameters(stage)
+    whole = dense + experts
+    ways = layout.shards if sharding == "hsdp" else layout.degree("dp")
+    shared = -(-dense // ways) + -(-experts // layout.degree("edp"))
+    stored, reduced = BYTES[spec.parameter_type], BYTES[spec.dtypes.gradients]
+    units = [planner.units(stage, chunk) for chunk in range(planner.chunks)]
+    sharded = sharding in ("fsdp", "hsdp")
+    gathered = 2 * max(_bytes(unit, stored) for held in units for unit in held) if sharded else 0
+    state = STATE - 4 if stored == 4 else STATE  # parameters in float32 need no copy
+    most = max((len(held) - any(unit.name == "head" for unit in held) for held in units), default=0)
+    kept = activation_bytes(spec) * (most * pipeline_orders.held(planner.orders[stage]))
+    working = _working(planner, units)
+    return Memory(
+        parameters=stored * (shared if sharded else whole),
+        gradients=reduced * (shared if sharded or sharding == "zero2" else whole),
+        optimizer=state * (whole if sharding == "none" else shared),
+        activations=kept + working,
+        buffers=gathered + CONTEXT,
+    )
+
+
+def _bytes(unit: Unit, itemsize: int) -> int:
+    return itemsize * (unit.block.parameters + unit.block.expert_parameters)
+
+
+def _working(planner: Planner, units: list[list[Unit]]) -> int:
+    """Return the bytes of what a pass needs for a time: a whole block that is computed again, and the logits."""
+    spec, split = planner.spec, planner.spec.split
+    tokens = spec.batch.micro * spec.batch.sequence // split.cp
+    again = _of_block(spec, spec.model, "none") if spec.recompute == "full" else 0
+    logits = LOGITS * tokens * -(-spec.model.vocab // split.tp)
+    return again + (logits if any(unit.name == "head" for held in units for unit in held) else 0)
+
+
+def activation_bytes(spec: TrainingStep) -> int:
+    """Return the bytes that one block keeps of one micro batch for the backward pass, on one rank."""
+    return _of_block(spec, spec.model, spec.recompute)
+
+
+def _of_block(spec: TrainingStep, model: Transformer, recompute: str) -> int:
+    """Return the bytes that a block keeps: inputs of norms and matrices, queries, keys and values, what attention
+    returns, and the activation's input and output; scores only where attention is not fused. With full recomputation
+    only the block's input is kept."""
+    split = spec.split
+    itemsize = 4 if spec.dtypes.compute == "fp32" else 2
+    tokens = spec.batch.micro * spec.batch.sequence // split.cp
+    along = split.tp if split.sequence_parallel else 1
+    if recompute == "full":
+        return itemsize * tokens * model.hidden // along
+    heads = model.heads * (model.width + model.values) + model.keys * (model.width + model.values)
+    if model.experts:
+        width = (model.active_experts * split.tp // split.etp + model.shared_experts) * model.expert_width
+    else:
+        width = model.ffn
+    kept = itemsize * tokens * (4 * model.hidden // along + (heads + model.mats * width) // split.tp)
+    unfused = spec.framework.attention == "unfused" or spec.framework.name in ("megatron-2022", "megatron-deepspeed")
+    scores = 5 * spec.batch.micro * model.heads * spec.batch.sequence**2 // (split.cp * split.tp)
+    return kept + (scores if unfused and recompute == "none" else 0)

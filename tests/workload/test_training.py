@@ -1,0 +1,73 @@
+"""Training steps: `template: training` against closed forms, and against the joint simulation of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import simcoll
+from simcoll.errors import InputError
+
+FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
+SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
+PARTS = ("compute_us", "bubble_us", "wait_us", "optimizer_us", "interference_us")
+EXPOSED = tuple(f"exposed_{dimension}_us" for dimension in ("tp", "pp", "dp", "ep", "cp"))
+
+
+def step(hosts: int = 4, topology: Any = None, **keys: Any) -> Any:
+    """Return the row of a step of a small model."""
+    spec = {
+        "template": "training", "model": SMALL, "gpu": "h100", "batch": {"global": 8, "sequence": 1024},
+        "memory": "ignore", **keys,
+    }  # fmt: skip
+    return simcoll.run({"topology": topology or {**FREE, "hosts": hosts}, "workload": spec})[0]
+
+
+@pytest.mark.parametrize("kind, chunks", [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
+@pytest.mark.parametrize("passes", [4, 8])
+def test_the_bubble_is_that_of_the_closed_form(kind: str, chunks: int, passes: int) -> None:
+    """With equal stages and free links the bubble is (p − 1) / (m · v + p − 1) of the time."""
+    small = {**SMALL, "vocab": 1}  # the embedding and the head cost next to nothing
+    row = step(
+        model=small, parallel={"pp": 4}, batch={"global": passes, "sequence": 4096},
+        schedule={"kind": kind, "stages_per_rank": chunks},
+    )  # fmt: skip
+    passes_us = row["step_us"] - row["optimizer_us"] - row["wait_us"]
+    assert row["bubble_us"] / passes_us == pytest.approx(3 / (passes * chunks + 3), rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [{"tp": 4}, {"dp": 4}, {"pp": 4}, {"cp": 4}, {"tp": 2, "pp": 2}, {"dp": 4, "sharding": "fsdp"},
+     {"dp": 2, "pp": 2, "sharding": "zero1"}],
+)  # fmt: skip
+def test_the_parts_add_up_to_the_step(parallel: dict[str, Any]) -> None:
+    """Compute, bubble, waiting, optimizer, interference and exposed communication are the step, to the picosecond."""
+    row = step(parallel=parallel)
+    assert sum(row[name] for name in (*PARTS, *EXPOSED)) == pytest.approx(row["step_us"], abs=1e-6)
+    kinds = ("gemm", "attention", "elementwise", "launch")
+    assert sum(row[f"compute_{kind}_us"] for kind in kinds) == pytest.approx(row["compute_us"], abs=1e-6)
+
+
+def test_free_links_expose_nothing() -> None:
+    """On links that cost nothing, communication adds less than a thousandth."""
+    row = step(parallel={"tp": 2, "dp": 2}, batch={"global": 8, "sequence": 4096})
+    assert sum(row[name] for name in EXPOSED) < 1e-3 * row["step_us"]
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({"parallel": {"tp": 3}}, "cannot be divided by"),
+        ({"parallel": {"tp": 4}, "model": {**SMALL, "heads": 2}}, "2 heads cannot be divided by tp 4"),
+        ({"parallel": {"pp": 4}, "model": {**SMALL, "layers": 1}}, "1 layers are fewer than 4 parts"),
+        ({"parallel": {"ep": 4}}, "without experts"),
+        ({"parallel": {"dp": 3}}, "leave out dp, or write dp: 4"),
+        ({"parallel": {"dp": 4}, "batch": {"global": 6, "sequence": 1024}}, "a batch of 6 sequences"),
+    ],
+)
+def test_what_does_not_divide_is_refused_in_words(keys: dict[str, Any], words: str) -> None:
+    """Degrees that do not divide what they share are an error that names both."""
+    with pytest.raises(InputError, match=words):
+        step(**keys)
