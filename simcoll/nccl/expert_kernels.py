@@ -48,9 +48,7 @@ class NormalCosts(Model):
     fill: BandwidthCap
     """Bandwidth at which a token passes the stages of the kernel before the next one follows."""
     sm: BandwidthCap
-    """Bandwidth at which an SM copies within a node."""
-    between: BandwidthCap
-    """Bandwidth at which an SM copies within a node what comes from other nodes, or goes there."""
+    """Bandwidth at which an SM copies. On several nodes it copies everything twice: NICs have buffers of their own."""
     copy_time: Duration
     """Time of an SM for each copy, in addition to its bytes."""
     inside: Fraction
@@ -58,8 +56,8 @@ class NormalCosts(Model):
 
     def rate(self, sms: int, token_bytes: int, several: bool) -> float:
         """Return the bandwidth at which `sms` SMs copy tokens of so many bytes, in B/s."""
-        one = self.between if several else self.sm
-        return sms * token_bytes / (token_bytes / one + self.copy_time / PS_PER_S)
+        hops = 2 if several else 1
+        return sms * token_bytes / (hops * token_bytes / self.sm + self.copy_time / PS_PER_S)
 
 
 class LowLatencyKernels(Model):

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from simcoll.config import input_files
 from simcoll.config.field_types import Count
@@ -65,7 +65,7 @@ class ExpertTokens(Model):
     dtype: Literal["bfloat16", "fp8", "nvfp4"] = "bfloat16"
     """Data type in which tokens are dispatched. `fp8` has a scale of 4 bytes for each 128 elements, `nvfp4` a scale of
     1 byte for each 16. Results always come back in bfloat16."""
-    routing: Annotated[Routing, BeforeValidator(_routing), WithJsonSchema({"type": ["string", "object"]})] = Field(
+    routing: Annotated[Routing, BeforeValidator(_routing, json_schema_input_type=Routing | Literal["uniform"])] = Field(
         default="uniform", validate_default=True
     )
     """How tokens choose experts: `uniform`, `{zipf: 1.0}` or `{counts: FILE.csv}`."""
