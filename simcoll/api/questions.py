@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from simcoll.api.results import Reply, Results
 from simcoll.api.sweeps import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
@@ -21,6 +21,9 @@ from simcoll.scenario import caveats, scenario_files
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology.graph import Topology
 from simcoll.units import unboxed
+
+if TYPE_CHECKING:
+    from simcoll.accuracy.triage.given_files import GivenFile
 
 Where = Mapping[str, Any]  # columns of a measured table, each with a value or a list of values
 P = ParamSpec("P")
@@ -180,25 +183,36 @@ def compare(
 
 @_question
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
-    """Return whether measured times are normal for this hardware. If they are not, return the faults that explain them
-    best.
+    """Return whether measured times are normal for this hardware, and what a job's files say is wrong with it.
 
-    `where`, `nodes` and `collective` select rows; a row without a value in the column `nodes` or `collective` counts as
-    having the given value. Raises InputError for tables and topologies that cannot be read, and if no row can be
-    predicted.
+    `measured` is a measured table, or files of a job that is slow or stands still: a file, a folder, or a list of them,
+    with tables and NCCL's debug logs. With files that show the machine, `on` may be left out. `where`, `nodes` and
+    `collective` select rows; a row without a value in the column `nodes` or `collective` counts as having the given
+    value. Raises InputError for files and topologies that cannot be read, and if no row can be predicted.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict
     'Healthy: 21 points are as hgx-h100 should be by nccl-hopper.'
     """
-    from simcoll.accuracy.diagnosis.diagnose import diagnosed
-    from simcoll.report import accuracy_text
-    from simcoll.report.verdicts import of_diagnosis
+    from simcoll.accuracy.triage.findings import Case
+    from simcoll.accuracy.triage.verdict import triaged
+    from simcoll.report.triage_text import answer
 
-    text, source = table(measured)
     rows, sets = _of_rows(where, keys)
-    found = named(diagnosed(text, source, _named_machine(on), rows, sets))
-    return Reply(found, of_diagnosis(found), accuracy_text.diagnosis_text(found))
+    found = named(triaged(_files(measured), Case(None if on is None else machine(on), rows, sets)))
+    return Reply(found, *answer(found))
+
+
+def _files(measured: Measured) -> list[GivenFile]:
+    """Return the files of a folder, of paths, or of a measured table in any form."""
+    from simcoll.accuracy.triage.given_files import GivenFile, opened
+
+    if isinstance(measured, list | tuple) and all(isinstance(each, str | Path) for each in measured):
+        return opened(map(str, measured))
+    if isinstance(measured, str | Path) and "\n" not in str(measured):
+        return opened([str(measured)])
+    text, source = table(measured)
+    return [GivenFile(source, None, text.encode())]
 
 
 @_question

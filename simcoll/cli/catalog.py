@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 @click.argument(
     "kind",
     default="algorithms",
-    type=click.Choice(["algorithms", "collectives", "topologies", "systems", "scenarios", "profiles"]),
+    type=click.Choice(
+        [
+            *("algorithms", "collectives", "topologies", "systems", "scenarios", "profiles"),
+            *("models", "gpus", "templates"),
+        ]
+    ),
 )
 def list_(kind: str) -> None:
     """List what simcoll knows."""
@@ -90,6 +95,12 @@ def schema(document: str) -> None:
 @click.option("--op", metavar="NAME", help="Operator of --values: sum, product, min, max, avg, ….  [default: sum]")
 @click.option("--step", type=WholeFrom(0), help="Show one step; the first is 0.")
 @click.option("--diagram", is_flag=True, help="Draw the transfers of ranks over time.")
+@click.option(
+    "--animate",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg|FILE.gif",
+    help="Draw the steps into an animation, with --values, else with random ones.",
+)
 @JSON
 def show(
     name: str,
@@ -102,15 +113,16 @@ def show(
     op: str | None,
     step: int | None,
     diagram: bool,
+    animate: Path | None,
     as_json: bool,
 ) -> None:
     """Show the transfers, counts and data of an algorithm."""
     from simcoll.formats.schedules import schedule_json
     from simcoll.report import schedule_view
 
-    if op is not None and values is None:
+    if op is not None and values is None and animate is None:
         raise InputError("--op is the operator of --values", "add --values random, or leave out --op")
-    views = _Views(data, diagram, values, op, step, as_json)
+    views = _Views(data, diagram, values, op, step, animate, as_json)
     if schedule_json.is_file(name):
         print(_shown(schedule_json.read(name), views))
         return
@@ -120,7 +132,14 @@ def show(
     numbers = counts(ranks, "--ranks", "ranks", "write e.g. 8 or 2,4,8")
     if not 0 <= root < min(numbers):
         raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
-    one = {"--data": data, "--diagram": diagram, "--values": values, "--step": step, "--groups": groups}
+    one = {
+        "--data": data,
+        "--diagram": diagram,
+        "--values": values,
+        "--step": step,
+        "--groups": groups,
+        "--animate": animate,
+    }
     if len(numbers) > 1 and (given := [option for option, value in one.items() if value not in (None, False)]):
         raise InputError(f"{given[0]} is for a schedule of one number of ranks", "give --ranks one number")
     for n in numbers:
@@ -141,6 +160,7 @@ class _Views(NamedTuple):
     values: str | None
     op: str | None
     step: int | None
+    animate: Path | None
     as_json: bool
 
 
@@ -152,14 +172,19 @@ def _shown(schedule: Schedule, views: _Views) -> str:
     step = views.step
     if step is not None and step >= schedule.n_steps:
         raise InputError(f"--step: there is no step {step}", f"the schedule has {schedule.n_steps}, the first is 0")
+    op = values.operator(schedule.collective, views.op)
     given = "random" if views.values in (None, "random") else _json(views.values, "--values")
     of_step = schedule if step is None else schedule.only(step)
+    if views.animate:
+        from simcoll.report.plot.animation import animate
+
+        animate(schedule, values.worked(schedule, given, views.op), op, views.animate)
+        print(f"drawn: {views.animate}", file=sys.stderr)
     if views.as_json:
         held = [] if views.values is None else values.states(schedule, given, views.op)
         chosen = held if step is None else held[step : step + 2]
         return schedule_json.dump(of_step, **({"states": chosen} if chosen else {}))
     states = [] if views.values is None else values.worked(schedule, given, views.op)
-    op = values.operator(schedule.collective, views.op)
     shown = [
         *([schedule_view.data(schedule)] if views.data else []),
         *([schedule_view.values(schedule, states, op, step)] if states else []),

@@ -26,7 +26,7 @@ from simcoll.scenario.profile import (
     transport_of,
 )
 from simcoll.scenario.profile_choice import check_gpus
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
@@ -158,6 +158,8 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
 def _called(prediction: Prediction) -> str:
     """Return the algorithm that ran, by NCCL's name if the user gave that: NCCL's `ring` broadcast is a chain."""
     asked, scenario = prediction.asked, prediction.scenario
+    if asked == SYNTHESIZED:
+        return asked
     by_name = {} if scenario.workload else algorithm_names.names(scenario.collective)
     same = asked in by_name and algorithm_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
     return asked if same else prediction.algorithm

@@ -20,6 +20,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
+from simcoll.prediction import synthesized
 from simcoll.prediction.lowered_call import PlainCall, alone, executor
 from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by
 from simcoll.prediction.predictions import (
@@ -38,7 +39,7 @@ from simcoll.prediction.predictions import (
 from simcoll.prediction.schedules import program_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.schedule.schedule import StreamedSchedule, split
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
@@ -49,7 +50,10 @@ def predict_call(
     scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
 ) -> CallPrediction:
     """Return the prediction of a call; for `keep` see `Policy`. Raises the errors of `predict`."""
-    options = executor(scenario).alternatives(scenario, topology)
+    if scenario.algorithm == SYNTHESIZED:
+        options = [option for *_, option in synthesized.options(scenario, topology)]
+    else:
+        options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
             return _quickest(options, topology, costs, keep)

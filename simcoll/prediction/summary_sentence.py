@@ -64,7 +64,7 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
     name = _named(places)
     names = list(dict.fromkeys(map(name, good)))
     if len(places) == 1 and len(names) > 1:
-        return f"Fastest: {_winners(good, name)}; {trust}."
+        return f"{_fastest(good, name)}; {trust}."
     if len(places) == 1 and len({row.size_bytes for row in good}) == len(good):
         low, high = (max(good, key=lambda row: sign * (row.size_bytes or 0)) for sign in (-1, 1))
         ends = f"{took(low.time_us)} at {_size(low)} to {took(high.time_us)} at {_size(high)}"
@@ -248,11 +248,35 @@ def _tied(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{' or '.join(names)} (a tie)"
 
 
+def _fastest(rows: Sequence[ResultRow], name: Name) -> str:
+    """Return the fastest algorithm by range of sizes. Where kernels that were only modelled are ahead of those with
+    measured costs, both are named: their times do not compare."""
+    known = [row for row in rows if row.confidence != "modelled"]
+    least = {size: min(map(_time, of)) for size, of in grouped(known, _bytes).items()}
+    ahead = [row for row in rows if row.confidence == "modelled" and _time(row) * TIE < least.get(_bytes(row), 0.0)]
+    if not ahead:
+        return f"Fastest: {_winners(rows, name)}"
+    spans = (
+        f"{names} at {' to '.join(dict.fromkeys(map(short_size, (sizes[0], sizes[-1]))))}"
+        for names, sizes in _ranges(ahead, name)
+    )
+    return f"Fastest of what was measured: {_winners(known, name)}; modelled faster, never measured: {', '.join(spans)}"
+
+
+def _bytes(row: ResultRow) -> int:
+    return row.size_bytes or 0
+
+
+def _ranges(rows: Sequence[ResultRow], name: Name) -> list[tuple[str, list[int]]]:
+    """Return the names of the fastest rows, each with the neighbouring sizes at which they are."""
+    sizes = sorted({_bytes(row) for row in rows})
+    best = [(size, _tied(_best([row for row in rows if _bytes(row) == size], name))) for size in sizes]
+    return [(names, [size for size, _ in group]) for names, group in groupby(best, key=lambda each: each[1])]
+
+
 def _winners(rows: Sequence[ResultRow], name: Name) -> str:
     """Return the fastest algorithm by range of sizes: `naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
-    sizes = sorted({row.size_bytes or 0 for row in rows})
-    best = [(size, _tied(_best([row for row in rows if (row.size_bytes or 0) == size], name))) for size in sizes]
-    ranges = [(names, [size for size, _ in group]) for names, group in groupby(best, key=lambda each: each[1])]
+    sizes, ranges = sorted({_bytes(row) for row in rows}), _ranges(rows, name)
     if len(ranges) == 1:
         top = [row for row in rows if (row.size_bytes or 0) == sizes[-1]]
         fastest = min(top, key=_time)

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from simcoll.config import text_table
+from simcoll.config.grouping import grouped
 from simcoll.config.text_table import wrapped
+from simcoll.report.accuracy_text import diagnosis_text
+from simcoll.report.verdicts import of_diagnosis
 
+STATUS: Final = {"healthy": 0, "finding": 1, "unknown": 2}
 _SURE: Final = {"clear": "clearly", "likely": "likely", "open": "one of several explanations"}
 _OTHERS: Final = 4  # alternatives and remarks of a kind that are listed
 _PLACES: Final = ("host", "rank", "device", "peer", "group", "call")
+
+
+class Answer(NamedTuple):
+    """The verdict in a sentence, and the whole text."""
+
+    sentence: str
+    text: str
+
+
+def answer(document: Mapping[str, Any]) -> Answer:
+    """Return the text of what `diagnose` found: of a table alone the judgement of each point, else the triage."""
+    of_table = "regions" in document
+    said, text = (of_diagnosis, diagnosis_text) if of_table else (sentence, triage_text)
+    commands = document.get("commands", ())
+    measure = ["", "# measure, and give all outputs to simcoll diagnose:", *commands] if commands else []
+    return Answer(said(document), "\n".join([text(dict(document)), *measure]))
 
 
 def triage_text(document: Mapping[str, Any]) -> str:
@@ -23,8 +43,8 @@ def triage_text(document: Mapping[str, Any]) -> str:
     lines += [wrapped(f"next: {line}", "  ") for line in document["next"][:_OTHERS]]
     lines += ["", *(_quoted(each) for each in document["evidence"])]
     lines += _listed("other findings", [f"{each['cause']}: {each['text']}" for each in document["also"]])
-    out = [f"{each['cause']}: {each['excluded_by']}" for each in document["alternatives"] if each["excluded_by"]]
-    lines += _listed("excluded", out)
+    why = grouped((each for each in document["alternatives"] if each["excluded_by"]), lambda each: each["excluded_by"])
+    lines += _listed("excluded", [f"{', '.join(e['cause'] for e in every)}: {why}" for why, every in why.items()])
     lines += [f"# echoes of it on other ranks: {document['echoes']} lines"] if document["echoes"] else []
     harmless = [f"{_quoted(each['evidence'][0])}: {each['text']}" for each in document["harmless"] if each["evidence"]]
     lines += _listed("harmless", harmless)

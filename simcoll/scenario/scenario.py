@@ -39,6 +39,7 @@ from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import ALSO, BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
+from simcoll.synthesis import synthesize
 from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
@@ -48,6 +49,7 @@ from simcoll.workload.workload_keys import Workload
 TOKENS: Final = (DISPATCH, COMBINE)  # the collectives that have `moe` in place of a size
 BY_EXPERTS: Final = ("pairwise", "deepep", "low-latency")  # their executors
 CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
+SYNTHESIZED: Final = synthesize.NAME  # … and of one that is made for the topology
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
 _VARIED: Final = "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}"
@@ -75,6 +77,8 @@ def algorithm_for(collective: str | None, spec: str) -> str:
         _check_schedule(spec, collective)
         return spec
     if collective is None or spec in CHOSEN or spec in algorithm_names.names(collective):
+        return spec
+    if spec == SYNTHESIZED and collective in synthesize.COLLECTIVES:
         return spec
     return _of_registry(collective, spec)
 
@@ -306,7 +310,7 @@ class Scenario(Model):
     @classmethod
     def _known_algorithms(cls, value: Any) -> Any:
         every = {
-            *CHOSEN,
+            *(*CHOSEN, SYNTHESIZED),
             *_every_algorithm(),
             *(name for which in COLLECTIVES for name in algorithm_names.names(which)),
         }
@@ -346,7 +350,7 @@ class Scenario(Model):
         name = info.data.get("collective")
         if name or schedule_json.is_file(value):
             return algorithm_for(name, value)
-        if value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
+        if value.partition("(")[0].strip() not in {*CHOSEN, SYNTHESIZED, *_every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
         return value
 

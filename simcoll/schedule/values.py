@@ -225,6 +225,18 @@ def _short(value: object) -> str:
 # --- numbers in words ---
 
 
+def named_slots(schedule: Schedule) -> dict[int, str]:
+    """Return the slots of a schedule with their names: its chunks, and the scratch that it uses.
+
+    >>> from simcoll import build
+    >>> named_slots(build("all_reduce", "ring", 2))
+    {0: 'chunk 0', 1: 'chunk 1'}
+    """
+    used = np.unique(schedule.by_slot().dst_slot)
+    scratch = used[used >= schedule.n_chunks].tolist()
+    return {s: f"chunk {s}" for s in range(schedule.n_chunks)} | {s: f"scratch {s}" for s in scratch}
+
+
 def number_text(number: int | float | None) -> str:
     """Return a number as text, with at most 6 digits if it is no whole number; `·` if it is undefined.
 
