@@ -238,6 +238,8 @@ def spelt(value: Any, key: str = "") -> Any:
         )
     if isinstance(value, Schedule):
         return str(_kept(schedule_json.dump(value), value.algorithm or "schedule", ".json"))
+    if isinstance(value, Mapping) and "hidden" in value:  # a transformer's shapes, of which none has a unit
+        return {name: _listed(unboxed(each)) for name, each in value.items()}
     if isinstance(value, Mapping):
         inside = _WITHIN if key in _SIZES | _RATES | _TIMES else frozenset()
         of_ranks, counted = key == "arrivals", {"experts"} if "hidden" in value else set()  # else their time

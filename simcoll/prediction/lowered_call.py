@@ -303,6 +303,7 @@ def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks
         "collective": call.collective,
         "algorithm": call.algorithm,
         "protocol": call.protocol or scenario.protocol,
+        "dtype": call.dtype or scenario.dtype,
         "size": call.nbytes,
         "root": call.root,
         "weights": call.weights,

@@ -16,7 +16,7 @@ from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predictions import CallPrediction, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.runs import predict_call, predict_plan
-from simcoll.prediction.training_step import predict_training
+from simcoll.prediction.training_step import predict_all_ranks, predict_training
 from simcoll.scenario.profile import (
     Calibration,
     CostSetting,
@@ -93,8 +93,8 @@ def predict(
 def predict_workload(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
     """Return the prediction of a workload. Of a training step one rank of each stage is simulated, or, with shortcuts
     off, all ranks."""
-    if isinstance(scenario.workload, TrainingStep) and scenario.shortcuts == "on":
-        return predict_training(scenario, topology, costs)
+    if isinstance(scenario.workload, TrainingStep):
+        return (predict_training if scenario.shortcuts == "on" else predict_all_ranks)(scenario, topology, costs)
     return predict_plan(scenario, topology, costs)
 
 

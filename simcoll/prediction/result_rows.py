@@ -118,6 +118,7 @@ class ResultRow(Mapping[str, Any]):
     hfu: float | None = _column("as `mfu`, with the FLOPs of recomputation")
     tokens_per_s_per_gpu: float | None = _column("tokens of a training step per second and GPU", "1/s")
     memory_GB: float | None = _column("memory of the GPU that needs most in a training step", "GB")  # noqa: N815
+    memory_limit_GB: float | None = _column("memory that this GPU has", "GB")  # noqa: N815
     memory_parameters_GB: float | None = _column("of it: parameters", "GB")  # noqa: N815
     memory_gradients_GB: float | None = _column("of it: gradients", "GB")  # noqa: N815
     memory_optimizer_GB: float | None = _column("of it: the optimizer's state", "GB")  # noqa: N815

@@ -231,11 +231,15 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
     return replace(whole, scenario=scenario, totals=totals, host_ps=host_ps, anew=again)
 
 
-def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
-    """Return the prediction of a workload's plan. Raises the errors of `predict`."""
+def predict_plan(
+    scenario: Scenario, topology: Topology | None, costs: CostSetting, planned_as: WorkloadPlan | None = None
+) -> StepPrediction:
+    """Return the prediction of a workload's plan (default: as its template makes it). Raises the errors of
+    `predict`."""
     rated = topology or rated_topology(scenario)
     network, places = served_by(rated, costs.links), placed(scenario, rated)
-    plan, facts = plan_of(scenario.workload, len(places), scenario.itemsize)
+    made = plan_of(scenario.workload, len(places), scenario.itemsize) if planned_as is None else (planned_as, {})
+    plan, facts = made
     planned: PlannedCalls = {}
     for work in plan.works:
         if work.call and (work.call, work.ranks) not in planned:
@@ -258,7 +262,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     ways = {call.lowered.point.params().sharing for call in planned.values()}
     if took is None and len(ways) > 1:  # calls that meet on links must have one sharing rule
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
-        return replace(predict_plan(fair, topology, costs), scenario=scenario)
+        return replace(predict_plan(fair, topology, costs, planned_as), scenario=scenario)
 
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls meet on a link

@@ -321,8 +321,42 @@ def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
     return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 
 
+def of_training(row: Mapping[str, Any]) -> str:
+    """Return the answer for a training step: its time, MFU and memory, what idles, and what binds.
+
+    >>> row = dict(step_us=11.8e6, mfu=0.41, memory_GB=61, memory_limit_GB=80, bubble_us=0.9e6, exposed_tp_us=0.6e6)
+    >>> of_training(row)
+    '11.8 s a step, 41 % MFU, fits (61 of 80 GB); bubble 8 %, exposed 5 %: pipeline binds'
+    """
+    step = row["step_us"] or 1
+    lost = {name: sum(row.get(column) or 0 for column in columns) / step for name, columns in _LOSSES.items()}
+    most = max(lost, key=lambda name: lost[name])
+    binds = most if lost[most] >= _LITTLE else "compute"
+    exposed = sum(row.get(f"exposed_{dimension}_us") or 0 for dimension in ("tp", "pp", "dp", "ep", "cp")) / step
+    idle = {"bubble": (row.get("bubble_us") or 0) / step, "waiting": (row.get("wait_us") or 0) / step}
+    parts = [f"{name} {100 * share:.0f} %" for name, share in (*idle.items(), ("exposed", exposed)) if share >= 0.005]
+    fits = "fits" if row["memory_GB"] <= row["memory_limit_GB"] else "does not fit"
+    memory = f"{fits} ({row['memory_GB']:.0f} of {row['memory_limit_GB']:.0f} GB)"
+    said_of = f"{', '.join(parts)}: {binds} binds" if parts else f"{binds} binds"
+    return f"{took(row['step_us'])} a step, {100 * row['mfu']:.0f} % MFU, {memory}; {said_of}"
+
+
+_LITTLE: Final = 0.03  # share of a step below which nothing but computing binds it
+_LOSSES: Final = {  # what binds a step -> the columns of what it loses by that
+    "pipeline": ("bubble_us", "wait_us", "exposed_pp_us"),
+    "tensor parallelism": ("exposed_tp_us",),
+    "data parallelism": ("exposed_dp_us", "interference_us"),
+    "expert parallelism": ("exposed_ep_us",),
+    "context parallelism": ("exposed_cp_us",),
+    "launching kernels": ("compute_launch_us",),
+}
+
+
 def _steps(rows: Sequence[ResultRow]) -> str:
     best = min(rows, key=_time)
+    if best.mfu is not None:
+        said_of = of_training(best)
+        return said_of if len(rows) == 1 else f"{len(rows)} steps: {_span(rows, _asked)}; the shortest: {said_of}"
     share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
     exposed = f"{took(best.exposed_us)} is exposed communication ({share})"
     if best.waiting_us:

@@ -177,6 +177,7 @@ def step_overlap(point: Point) -> Any:
     from simcoll.explanation.explained_run import unheld_messages
     from simcoll.prediction.predict import predict
     from simcoll.prediction.predictions import StepPrediction
+    from simcoll.prediction.training_step import TrainingPrediction
     from simcoll.report.overlap import overlaps, summary
     from simcoll.report.plot.steps import overlap_figure
 
@@ -184,6 +185,10 @@ def step_overlap(point: Point) -> Any:
     work, once = scenario.workload, {"replications": None, "variability": None}
     prediction = predict(scenario.model_copy(update=once))
     assert work
+    if isinstance(prediction, TrainingPrediction):
+        from simcoll.report.plot.training import step_figure
+
+        return step_figure(prediction)
     if (messages := unheld_messages(prediction)) > SHOWN:
         raise ValueError(f"it needs the times of {messages} messages, and the run computed totals only")
     words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.n} ranks"]
