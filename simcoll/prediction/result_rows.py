@@ -111,6 +111,7 @@ class ResultRow(Mapping[str, Any]):
     failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
     transport: str | None = _column("profile of the messages between nodes, where `profile` has only the costs of GPUs")
     library_version: str | None = _column("release of the library that was asked for")
+    notify_us: float | None = _column("exchange of counts before a kernel of `deepep`, beside `time_us`", "us")
     never_fitted: str | None = _column("model of the machine's GPUs, if the profile was fitted to other chips only")
 
     mfu: float | None = _column("model FLOPs of a training step over the dense peak of its type of compute")

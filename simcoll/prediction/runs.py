@@ -86,7 +86,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         topology=call.topology,
         devices=tuple(whole.devices),
         run=of_run,
-        totals=_side_by_side(of_run.totals, call.count),
+        totals=_together(ran) if call.together else _side_by_side(of_run.totals, call.count),
         bound_ps=functools.partial(_bound_ps, call, whole, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
@@ -96,6 +96,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         source=whole.stream,
         launch_ps=launch_ps,
         host_ps=call.host_ps,
+        facts=call.facts,
     )
 
 
@@ -151,7 +152,7 @@ def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof:
 def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> int:
     """Return a lower bound of the point's time in ps, for all algorithms and executors. Links have their rated
     bandwidth, or the profile's bandwidth if that is higher. Switches that can reduce data are taken into account."""
-    scenario, rated = call.scenario, topology or rated_topology(call.scenario)
+    scenario, rated = call.bounded, topology or rated_topology(call.scenario)
     network = served_by(rated, beyond_rated(scenario, rated, call.costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
@@ -168,6 +169,18 @@ def _side_by_side(totals: Totals, count: int) -> Totals:
         messages=totals.messages * count,
         wire_bytes=totals.wire_bytes * count,
         bytes_per_rank=totals.bytes_per_rank * count,
+    )
+
+
+def _together(ran: Sequence[_RanCall]) -> Totals:
+    """Return the totals of programs that run at the same time and move different bytes."""
+    every = [each.run.totals for each in ran]
+    return replace(
+        max(every, key=lambda totals: totals.makespan_ps),
+        carried=np.sum([totals.carried for totals in every], axis=0),
+        messages=sum(totals.messages for totals in every),
+        wire_bytes=sum(totals.wire_bytes for totals in every),
+        bytes_per_rank=sum(totals.bytes_per_rank for totals in every),
     )
 
 

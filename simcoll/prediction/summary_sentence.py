@@ -18,6 +18,7 @@ from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 Name = Callable[[ResultRow], str]  # returns a name that distinguishes a row from the others
 TIE: Final = 1.005  # times that differ by less than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # link kinds, by the device at an end
+DEEPEP: Final = ("deepep", "low-latency")  # executors that are kernels of DeepEP
 _SHOWN: Final = 4  # most ranges of sizes in a sentence, and most machines with a sentence each
 # Points that differ in one of these columns (or a size, or a swept key without a column) are different questions. The
 # keys in _KEYS may have no effect.
@@ -140,8 +141,9 @@ def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
     """Return in words which measurements the times are based on, and a better profile if there is one. `beside` names
     further profiles of messages between nodes."""
-    parts = []
-    for name in profiles:
+    by_kernels = {row.executor in DEEPEP for row in rows}
+    parts = ["fitted to rows of DeepEP's kernels"] if True in by_kernels else []
+    for name in profiles if by_kernels != {True} else ():
         profile = load_profile(name)
         better = _better(name, rows)
         hint = f" (--profile {better} is fitted)" if better else ""
@@ -183,6 +185,7 @@ def ran(row: ResultRow) -> str:
     """Return what ran, in words: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
+    one = f" by {row.executor}" if row.executor in DEEPEP else one
     return f"{_file_named(str(row.algorithm))}{protocol}{one}"
 
 
