@@ -7,6 +7,7 @@ measured one. What the log denies is no explanation.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -25,18 +26,31 @@ from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import short_size
 
 KIND: Final = "table"
+# Whole lines of NCCL's log about links, rings, trees and choices, with a launcher's label.
+_BULK: Final = re.compile(
+    r"^(?:\S{1,60}[>:] ?)?[\w.\-]{1,253}:[0-9]+:[0-9]+ \[-?[0-9]*\] NCCL INFO "
+    r"(?:Channel |Ring |Trees? |Connected |(?:\w+: )?[0-9]+ Bytes -> ).*$",
+    re.MULTILINE,
+)
 HALF: Final = 0.5  # share of the error that may remain, if a setting explains a table
 PART: Final = 0.8  # and if it explains a part
 
 
 def looks(file: GivenFile) -> bool:
-    """Return whether a file has rows of measured times."""
-    return file.data[:1] != b"\x80" and measured.looks(file.text())  # a pickle is no text, and may be large
+    """Return whether a file has rows of measured times; whole lines of NCCL's log are none."""
+    if file.data[:1] == b"\x80":  # a pickle is no text, and may be large
+        return False
+    return measured.looks("\n".join(line for line in file.text().split("\n") if " NCCL " not in line))
+
+
+def _text(file: GivenFile) -> str:
+    """Return a file's text with the most frequent lines of NCCL's log left empty, which say nothing of a table."""
+    return _BULK.sub("", file.text())
 
 
 def alone(file: GivenFile, case: Case) -> Document:
     """Return the diagnosis of a table without a log; raises InputError without a machine, and as `diagnosed`."""
-    text = file.text()
+    text = _text(file)
     _find_machine(text, file.name, case)
     if case.machine is None:
         cure = "add --on SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
@@ -63,7 +77,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     """Yield what tables show: the bad node, cable or NIC that tables of pairs of nodes find; else for each table
     whether times are healthy, and what explains them if not, settings of the log first."""
     settings: Sequence[Setting] = case.notes.get("settings", ())
-    texts = {file.name: file.text() for file in files}
+    texts = {file.name: _text(file) for file in files}
     if compared := list(pairs_of_nodes.found(texts, case)):
         yield from compared
         return
