@@ -57,7 +57,7 @@ def commands(hosts: Sequence[str], gpus: int, nics: Sequence[str]) -> list[str]:
 
 def found(texts: Mapping[str, str], case: Case) -> Iterator[Finding]:
     """Yield what at least three equal measurements on other nodes or NICs show; nothing if there are none."""
-    answers = list(_answers(texts, case))
+    answers = list(_answers(texts, case)) if len(texts) >= FEWEST else []
     kinds: dict[tuple[object, ...], list[_Answer]] = defaultdict(list)
     for answer in answers:
         kinds[len(answer.hosts), answer.nic is not None, answer.call].append(answer)

@@ -26,12 +26,10 @@ from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import short_size
 
 KIND: Final = "table"
-# Whole lines of NCCL's log about links, rings, trees and choices, with a launcher's label.
-_BULK: Final = re.compile(
-    r"^(?:\S{1,60}[>:] ?)?[\w.\-]{1,253}:[0-9]+:[0-9]+ \[-?[0-9]*\] NCCL INFO "
-    r"(?:Channel |Ring |Trees? |Connected |(?:\w+: )?[0-9]+ Bytes -> ).*$",
-    re.MULTILINE,
+_WHOLE: Final = re.compile(  # a whole line of NCCL's log, with a launcher's label
+    r"(?:\S{1,60}[>:] ?)?(?:\[[0-9\-:. ]+\] ?)?[\w.\-]{1,253}:[0-9]+:[0-9]+ \[-?[0-9]*\] (?:\S+ )?NCCL "
 )
+_OF_TABLES: Final = re.compile(r"\bnranks\b|version|\bset (?:by environment )?to\b")  # what says more of a table
 HALF: Final = 0.5  # share of the error that may remain, if a setting explains a table
 PART: Final = 0.8  # and if it explains a part
 
@@ -44,8 +42,17 @@ def looks(file: GivenFile) -> bool:
 
 
 def _text(file: GivenFile) -> str:
-    """Return a file's text with the most frequent lines of NCCL's log left empty, which say nothing of a table."""
-    return _BULK.sub("", file.text())
+    """Return a file's text in which lines of NCCL's log that say nothing of a table are empty. Of calls, which name the
+    collective, the first line after each other line stays."""
+    lines, called = file.text().split("\n"), False
+    for number, line in enumerate(lines):
+        if " NCCL " not in line or not _WHOLE.match(line):
+            called = called and not line
+        elif ": opCount " in line and not called:
+            called = True
+        elif not _OF_TABLES.search(line):
+            lines[number] = ""
+    return "\n".join(lines)
 
 
 def alone(file: GivenFile, case: Case) -> Document:
