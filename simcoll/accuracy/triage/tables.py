@@ -21,7 +21,7 @@ from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.machine_of_log import best_machine
 from simcoll.errors import InputError, SimcollError
 from simcoll.formats import measured
-from simcoll.report.verdicts import of_diagnosis
+from simcoll.report.verdicts import of_diagnosis, only_faster
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import short_size
 
@@ -88,25 +88,24 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     if compared := list(pairs_of_nodes.found(texts, case)):
         yield from compared
         return
-    blamed = {id(setting): setting for setting in settings if setting.blamed}
-    healthy = bool(texts)
+    found: list[Finding] = []
     for name, text in texts.items():
         try:
             _find_machine(text, name, case)
             if case.machine is None:
                 raise InputError("the machine is not known", "add --on SYSTEM (`simcoll list topologies` has all)")
-            found = list(_judged(text, name, settings, case))
+            found += _judged(text, name, settings, case)
         except InputError as error:
             case.warnings.append(str(error.diagnostics[0]))
-            healthy = False
-            continue
-        yield from found
-        healthy = healthy and all(finding.role == "sound" for finding in found)
-        named = {finding.cause for finding in found if finding.role == "cause"}
-        blamed = {key: setting for key, setting in blamed.items() if setting.finding.cause not in named}
+    yield from found
+    explained = {finding.cause for finding in found if finding.role == "cause"}
+    healthy = bool(found) and all(finding.role == "sound" for finding in found)
     for setting in settings:
-        is_cause = id(setting) in blamed and not (healthy and setting.finding.slows)
-        yield setting.finding if is_cause else setting.as_remark()
+        finding = setting.finding
+        if finding.cause not in explained:
+            acquitted = finding.slows and (healthy or explained)
+            sure: Confidence = "likely" if finding.slows and found else finding.confidence
+            yield replace(finding, confidence=sure) if setting.blamed and not acquitted else setting.as_remark()
 
 
 def _judged(text: str, name: str, settings: Sequence[Setting], case: Case) -> Iterator[Finding]:
@@ -189,7 +188,7 @@ def _by_hypothesis(document: Mapping[str, Any], name: str, guessed: bool) -> Fin
     machine that was `guessed` from its GPUs, the network may be another one."""
     text = of_diagnosis(document)
     shown = (Evidence.of(name, None, _rate(document).said),)
-    if document["verdict"] == "healthy":
+    if document["verdict"] == "healthy" or only_faster([region for region in document["regions"] if region["off"]]):
         return Finding("healthy", text, "sound", evidence=shown)
     sure: Confidence = "open" if document["also"] or document["sure"] == "open" else "likely"
     if document["sure"] == "clear" and sure == "likely" and any((p["nodes"] or 1) == 1 for p in document["points"]):
