@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 @click.argument(
     "kind",
     default="algorithms",
-    type=click.Choice(["algorithms", "collectives", "topologies", "systems", "scenarios", "profiles"]),
+    type=click.Choice(
+        [
+            *("algorithms", "collectives", "topologies", "systems", "scenarios", "profiles"),
+            *("models", "gpus", "templates"),
+        ]
+    ),
 )
 def list_(kind: str) -> None:
     """List what simcoll knows."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from simcoll.config.lru import LruCache
 from simcoll.config.numpy_helpers import Sets
 from simcoll.engine.timing_model import PS_PER_S
-from simcoll.schedule.collectives import collective, cut
+from simcoll.schedule.collectives import collective, cut, weights_of
 from simcoll.schedule.schedule import AnySchedule
 from simcoll.topology.graph import Topology
 
@@ -90,10 +90,10 @@ def lower_bound_ps(
     whether the network's switches can reduce, even if this schedule does not use that."""
     found: list[int] = []
     ends = schedule.collective, schedule.root
-    for places in _apart(schedule, devices):
-        cuts = _once(_cuts, topology, places)
+    for group, places in _apart(schedule, devices):
+        cuts, own = _once(_cuts, topology, places), weights_of(weights, group, schedule.n)
         latency_ps = _once(_latency_ps, topology, places, *ends)
-        found += latency_ps, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing)
+        found += latency_ps, _bandwidth_ps(schedule, cuts, nbytes, itemsize, own, reducing)
     return max(found, default=0)
 
 
@@ -110,20 +110,21 @@ def beaten(
     computed only if the time is below an easy upper limit: the hops of a shortest route times the largest latency."""
     most = int(topology.latencies.max(initial=0))
     ends = schedule.collective, schedule.root
-    for places in _apart(schedule, devices):
+    for group, places in _apart(schedule, devices):
         hops, cuts = _once(_hops, topology, places, *ends), _once(_cuts, topology, places)
-        if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing=False)):
+        own = weights_of(weights, group, schedule.n)
+        if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, own, reducing=False)):
             bound_ps = lower_bound_ps(schedule, topology, devices, nbytes, itemsize, weights)
             return bound_ps if time_ps < bound_ps else None
     return None
 
 
-def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the devices of each group of ranks, except for groups whose ranks are all on one device."""
+def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[Sequence[int], tuple[str, ...]]]:
+    """Yield each group of ranks and its devices, except for groups whose ranks are all on one device."""
     for group in schedule.groups:
         places = tuple(map(devices.__getitem__, group))
         if len(set(places)) > 1:
-            yield places
+            yield group, places
 
 
 class _CutLinks(NamedTuple):
@@ -272,5 +273,7 @@ _CROSSING: Final[dict[str, Crossing]] = {
     "gather": _gathering_to_root,
     "scatter": _scattering_from_root,
     "all_to_all": _exchanging,
+    "moe_dispatch": _exchanging,
+    "moe_combine": _exchanging,
     "send_recv": _to_next,
 }

@@ -47,6 +47,8 @@ MOST_SOLVED: Final = 10_000_000  # most flow rates of a variant whose chunks sha
 MOST_OF_LONG: Final = 1_500_000  # most transfers of a variant of a long call, where links decide the time
 # as in NCCL's kernels: links serve whole messages, few of which wait, so trees send up only what comes down
 IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
+# as few copies of a schedule of trees want it: whole messages, on each port of a rank one after the other
+BY_PORT: Final[dict[str, Any]] = {"sharing": "fifo", "channels_by": "port", "channels": 1, "chunk": WHOLE}
 MOST_WHOLE: Final = 32  # most copies that are run side by side; if there are more, one stands for all
 
 
@@ -201,6 +203,8 @@ def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], mo
         yield plain
         if more_shown:
             yield plain._replace(as_rated=True)
+        if schedule_json.is_file(split.algorithm) and free.issuperset(BY_PORT):
+            yield way(copies=1, **BY_PORT)
         if not source.transfers:  # one rank: no way differs
             continue
         counts = {1}

@@ -111,12 +111,14 @@ class ResultRow(Mapping[str, Any]):
     failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
     transport: str | None = _column("profile of the messages between nodes, where `profile` has only the costs of GPUs")
     library_version: str | None = _column("release of the library that was asked for")
+    notify_us: float | None = _column("exchange of counts before a kernel of `deepep`, beside `time_us`", "us")
     never_fitted: str | None = _column("model of the machine's GPUs, if the profile was fitted to other chips only")
 
     mfu: float | None = _column("model FLOPs of a training step over the dense peak of its type of compute")
     hfu: float | None = _column("as `mfu`, with the FLOPs of recomputation")
     tokens_per_s_per_gpu: float | None = _column("tokens of a training step per second and GPU", "1/s")
     memory_GB: float | None = _column("memory of the GPU that needs most in a training step", "GB")  # noqa: N815
+    memory_limit_GB: float | None = _column("memory that this GPU has", "GB")  # noqa: N815
     memory_parameters_GB: float | None = _column("of it: parameters", "GB")  # noqa: N815
     memory_gradients_GB: float | None = _column("of it: gradients", "GB")  # noqa: N815
     memory_optimizer_GB: float | None = _column("of it: the optimizer's state", "GB")  # noqa: N815

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -342,6 +342,13 @@ Workload = Annotated[
     Discriminator(_template),
     BeforeValidator(_known),
 ]
+
+
+def templates() -> dict[str, str]:
+    """Return the first sentence about each template, by its name."""
+    kinds = [get_args(each)[0] for each in get_args(get_args(Workload)[0])]
+    said = {name: kind for kind in kinds for name in get_args(kind.model_fields["template"].annotation)}
+    return {name: " ".join((said[name].__doc__ or "").split()).partition(". ")[0].rstrip(".") for name in TEMPLATES}
 
 
 def with_algorithm(spec: Any, algorithm: str, protocol: str = "none") -> Any:

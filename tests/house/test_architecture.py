@@ -36,7 +36,7 @@ HOMES = {  # library: where it may be imported
     "distributed": ["prediction/workers.py"],
     "cloudpickle": ["prediction/workers.py"],
     "pandas": ["api/results.py"],
-    "scipy": ["accuracy/fit/", "engine/link_usage.py", "prediction/replications.py", "topology/graph.py"],
+    "scipy": ["accuracy/fit/", "engine/link_usage.py", "prediction/replications.py", "synthesis/", "topology/graph.py"],
 }
 
 

@@ -36,7 +36,7 @@ PART: Final = 0.8  # and if it explains a part
 
 def looks(file: GivenFile) -> bool:
     """Return whether a file has rows of measured times; whole lines of NCCL's log are none."""
-    if file.data[:1] == b"\x80":  # a pickle is no text, and may be large
+    if file.is_pickle:
         return False
     return measured.looks("\n".join(line for line in file.text().split("\n") if " NCCL " not in line))
 
@@ -94,7 +94,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
             _find_machine(text, name, case)
             if case.machine is None:
                 raise InputError("the machine is not known", "add --on SYSTEM (`simcoll list topologies` has all)")
-            found += _judged(text, name, settings, case)
+            found += judged(text, name, case)
         except InputError as error:
             case.warnings.append(str(error.diagnostics[0]))
     yield from found
@@ -108,9 +108,10 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
             yield replace(finding, confidence=sure) if setting.blamed and not acquitted else setting.as_remark()
 
 
-def _judged(text: str, name: str, settings: Sequence[Setting], case: Case) -> Iterator[Finding]:
-    """Yield whether a table is as it should be; if it is not, the setting that explains it, or the best hypothesis."""
-    machine = str(case.machine)
+def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
+    """Yield whether a table is as it should be on the machine of the case; if it is not, the setting that explains it,
+    or the best hypothesis."""
+    machine, settings = str(case.machine), case.notes.get("settings", ())
     base = diagnosed(text, name, machine, case.where, case.sets, case.tell, excluded=None)
     tables = case.details.setdefault("tables", [])
     if base["verdict"] == "healthy":
