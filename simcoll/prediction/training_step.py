@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from simcoll.config.numpy_helpers import Numbers
+from simcoll.engine.lower_bounds import LowerBound
 from simcoll.engine.run import Outcome
 from simcoll.engine.timeline import Totals
 from simcoll.errors import wrong
@@ -295,7 +296,7 @@ def predict_training(
         devices=times.places,
         run=ProgramRun(scenario, lambda: made().run.program, Outcome("fast", totals)),
         totals=totals,
-        bound_ps=lambda: sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING),
+        bound=lambda: LowerBound(sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING), "compute"),
         anew=functools.partial(predict_training, scenario, topology),
         n=len(times.places),
         planned=[call for found in times.known.values() for call in found.planned],
