@@ -27,6 +27,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
         from simcoll.cli.convert import FORMATS
         from simcoll.config.yaml_tree import shipped
         from simcoll.scenario.profile import shipped_profiles
+        from simcoll.scenario.scenario import BY_EXPERTS
         from simcoll.scenario.scenario_files import shipped_scenarios
         from simcoll.schedule import registry
         from simcoll.schedule.collectives import COLLECTIVES
@@ -43,7 +44,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
             "profile": shipped_profiles,
             "collective": lambda: COLLECTIVES,
             "algorithm": algorithms,
-            "executor": lambda: ("nccl", "msccl", "p2p"),
+            "executor": lambda: ("nccl", "msccl", "p2p", *BY_EXPERTS),
             "schedule": lambda: (f"{c}/{name}" for c in COLLECTIVES for name in registry.names(c)),
             "table": lambda: sorted(path.name for path in shipped("measured").glob("*.csv")),
             "format": lambda: FORMATS,

@@ -22,7 +22,7 @@ from simcoll.engine._dependencies import Edges, ahead, inherited, numbered, vers
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError, TopologyError
-from simcoll.schedule.collectives import collective
+from simcoll.schedule.collectives import collective, weights_of
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
 BYTES: Final = 350  # of memory for each transfer of a running program; 270 to 380 depending on the hops of its route
@@ -330,13 +330,14 @@ def _inputs(rows: Schedule, reads: Index) -> tuple[Index, Index]:
 def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
     """Return the bytes of each slot of each rank's buffer, int64 (n, n_chunks)."""
     contract = collective(schedule.collective)
-    more = schedule.n_chunks, schedule.root, itemsize, weights
+    more = schedule.n_chunks, schedule.root, itemsize
     try:
         if schedule.groups == (tuple(range(schedule.n)),):
-            return contract.sizes(nbytes, schedule.n, *more)
+            return contract.sizes(nbytes, schedule.n, *more, weights)
         held = np.zeros((schedule.n, schedule.n_chunks), np.int64)
         for group in schedule.groups:
-            held[list(group)] = contract.sizes(nbytes, len(group), *more)
+            own = weights_of(weights, group, schedule.n)
+            held[list(group)] = contract.sizes(nbytes, len(group), *more, own)
     except ValueError as error:
         raise InputError([Diagnostic(str(error), "change the weights or the size", "weights")]) from None
     return held

@@ -18,6 +18,7 @@ from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 Name = Callable[[ResultRow], str]  # returns a name that distinguishes a row from the others
 TIE: Final = 1.005  # times that differ by less than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # link kinds, by the device at an end
+DEEPEP: Final = ("deepep", "low-latency")  # executors that are kernels of DeepEP
 _SHOWN: Final = 4  # most ranges of sizes in a sentence, and most machines with a sentence each
 # Points that differ in one of these columns (or a size, or a swept key without a column) are different questions. The
 # keys in _KEYS may have no effect.
@@ -140,8 +141,9 @@ def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
     """Return in words which measurements the times are based on, and a better profile if there is one. `beside` names
     further profiles of messages between nodes."""
-    parts = []
-    for name in profiles:
+    by_kernels = {row.executor in DEEPEP for row in rows}
+    parts = ["fitted to rows of DeepEP's kernels"] if True in by_kernels else []
+    for name in profiles if by_kernels != {True} else ():
         profile = load_profile(name)
         better = _better(name, rows)
         hint = f" (--profile {better} is fitted)" if better else ""
@@ -183,6 +185,7 @@ def ran(row: ResultRow) -> str:
     """Return what ran, in words: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
+    one = f" by {row.executor}" if row.executor in DEEPEP else one
     return f"{_file_named(str(row.algorithm))}{protocol}{one}"
 
 
@@ -318,8 +321,41 @@ def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
     return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 
 
+def of_training(row: Mapping[str, Any]) -> str:
+    """Return the answer for a training step: its time, MFU and memory, what idles, and what binds.
+
+    >>> row = dict(step_us=11.8e6, mfu=0.41, memory_GB=61, memory_limit_GB=80, bubble_us=0.9e6, exposed_tp_us=0.6e6)
+    >>> of_training(row)
+    '11.8 s a step, 41 % MFU, fits (61 of 80 GB); bubble 8 %, exposed 5 %: pipeline binds'
+    """
+    step = row["step_us"] or 1
+    lost = {name: sum(row.get(column) or 0 for column in columns) / step for name, columns in _LOSSES.items()}
+    most = max(lost, key=lambda name: lost[name])
+    binds = most if lost[most] >= _LITTLE else "computation"
+    exposed = sum(row.get(f"exposed_{dimension}_us") or 0 for dimension in ("tp", "pp", "dp", "ep", "cp")) / step
+    idle = {"bubble": (row.get("bubble_us") or 0) / step, "waiting": (row.get("wait_us") or 0) / step}
+    parts = [f"{name} {100 * share:.0f} %" for name, share in (*idle.items(), ("exposed", exposed)) if share >= 0.005]
+    fits = "fits" if row["memory_GB"] <= row["memory_limit_GB"] else "does not fit"
+    memory = f"{fits} ({row['memory_GB']:.0f} of {row['memory_limit_GB']:.0f} GB)"
+    said_of = f"{', '.join(parts)}: {binds} binds" if parts else f"{binds} binds"
+    return f"{took(row['step_us'])} a step, {100 * row['mfu']:.0f} % MFU, {memory}; {said_of}"
+
+
+_LITTLE: Final = 0.05  # share of a step below which nothing but computation binds it
+_LOSSES: Final = {  # what binds a step -> the columns of what it loses by that
+    "pipeline": ("bubble_us", "wait_us", "exposed_pp_us"),
+    "tensor parallelism": ("exposed_tp_us",),
+    "data parallelism": ("exposed_dp_us", "interference_us"),
+    "expert parallelism": ("exposed_ep_us",),
+    "context parallelism": ("exposed_cp_us",),
+}
+
+
 def _steps(rows: Sequence[ResultRow]) -> str:
     best = min(rows, key=_time)
+    if best.mfu is not None:
+        said_of = of_training(best)
+        return said_of if len(rows) == 1 else f"{len(rows)} steps: {_span(rows, _asked)}; the shortest: {said_of}"
     share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
     exposed = f"{took(best.exposed_us)} is exposed communication ({share})"
     if best.waiting_us:

@@ -43,8 +43,11 @@ from simcoll.synthesis import synthesize
 from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
+from simcoll.workload.expert_routing import COMBINE, DISPATCH, ExpertTokens
 from simcoll.workload.workload_keys import Workload
 
+TOKENS: Final = (DISPATCH, COMBINE)  # the collectives that have `moe` in place of a size
+BY_EXPERTS: Final = ("pairwise", "deepep", "low-latency")  # their executors
 CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 SYNTHESIZED: Final = synthesize.NAME  # … and of one that is made for the topology
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
@@ -148,6 +151,8 @@ class Scenario(Model):
     """A training or inference step, in place of `collective`, `algorithm` and `size`."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
     """Name of the collective, or `all`."""
+    moe: ExpertTokens | None = Field(default=None, validate_default=True)
+    """Tokens of a mixture of experts, in place of `size` and `dtype`: for `moe_dispatch` and `moe_combine`."""
     algorithm: str = "auto"
     """Name of an algorithm, `all`, or the path of a schedule file that ends in `.json`. Options go in brackets:
     `hierarchical(across=recursive_doubling)`. `auto` takes NCCL's choice if the profile has `kernels`; else it takes,
@@ -199,12 +204,19 @@ class Scenario(Model):
     env: Annotated[NcclEnv, Field(validate_default=True)] = NcclEnv.plain()
     """Environment variables of NCCL, such as `{NCCL_ALGO: Tree}`. They are added to the variables that the machine's
     NICs need. Needs a profile with `kernels`."""
-    executor: Literal["nccl", "msccl", "p2p"] | None = Field(default=None, validate_default=True)
+    executor: Literal["nccl", "msccl", "p2p", "pairwise", "deepep", "low-latency"] | None = Field(
+        default=None, validate_default=True
+    )
     """How a schedule runs on the GPUs, with a profile that has `kernels`. `nccl`: as NCCL's own call. `msccl`: as one
     kernel that is built from NCCL's primitives, as MSCCL's executor runs it. `p2p`: as sends and receives with a launch
     for each step, as `simcoll measure` runs it. Default: `nccl` for algorithms that NCCL has for the collective, else
     `msccl`. With `nccl`, names such as `ring` and `tree` mean NCCL's own call; with the others, simcoll's schedule of
-    this name."""
+    this name. `moe_dispatch` and `moe_combine` have three executors of their own. `pairwise`, the default: as an
+    all_to_all, with a copy of a token for each of its experts. `deepep`: as DeepEP's normal kernels, with a copy for
+    each node over NICs, and a copy for each rank within nodes. `low-latency`: as DeepEP's low-latency kernels, with a
+    copy for each expert."""
+    sms: Annotated[StrictInt, Field(ge=2, multiple_of=2)] | None = None
+    """Number of SMs (multiprocessors of a GPU) that run a kernel of `executor: deepep`. Default: 20, as in DeepEP."""
     launch: Launch = Launch.plain()
     """How calls are launched, one after the other without a pause, as nccl-tests launches them. Default: as in the
     measurements to which the profile was fitted."""
@@ -263,6 +275,36 @@ class Scenario(Model):
                     cure = "write it below `workload`, where it may be a list"
                 raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with a workload; {cure}")
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tokens_in_place_of_size(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("collective") not in TOKENS:
+            return data
+        for key in ("size", "dtype", "weights", "subgroups"):
+            if data.get(key) is not None:
+                told = "it follows from `moe`" if key == "size" else "write `moe.dtype`" if key == "dtype" else ""
+                cure = told or "`moe.routing` says which rank gets how much"
+                raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with {data['collective']}; {cure}")
+        return {**data, "dtype": "uint8"}
+
+    @field_validator("moe")
+    @classmethod
+    def _tokens_to_move(cls, value: ExpertTokens | None, info: ValidationInfo) -> ExpertTokens | None:
+        name = info.data.get("collective")
+        if value is None and name in TOKENS:
+            example = "moe: {tokens: 4096, hidden: 7168, topk: 8, experts: 256}"
+            raise ValueError(f"{name} needs `moe`; add e.g. {example}")
+        if value is not None and name not in (None, *TOKENS):
+            raise ValueError(f"{name} moves no tokens; leave `moe` out, or write collective: {DISPATCH}")
+        return value
+
+    @field_validator("sms")
+    @classmethod
+    def _sms_of_a_kernel(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("executor") != "deepep":
+            raise ValueError("only DeepEP's normal kernels have a number of SMs; add executor: deepep, or leave it out")
+        return value
 
     @field_validator("workload")
     @classmethod
@@ -323,8 +365,11 @@ class Scenario(Model):
     @field_validator("size")
     @classmethod
     def _whole_elements(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if info.data.get("collective") in ("barrier", WORKLOAD):
-            return 0
+        name = info.data.get("collective")
+        if name in ("barrier", WORKLOAD) or (name in TOKENS and not info.data.get("moe")):
+            return 0  # of tokens: the mistake in `moe` is reported
+        if name in TOKENS:
+            value = info.data["moe"].nbytes(name)
         if value is None:
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         if value > MOST_BYTES:
@@ -389,6 +434,11 @@ class Scenario(Model):
     @classmethod
     def _kernels_to_execute(cls, value: str | None, info: ValidationInfo) -> str | None:
         profile, algorithm, collective = (info.data.get(key) for key in ("profile", "algorithm", "collective"))
+        if collective in TOKENS or value in BY_EXPERTS:
+            if value is not None and (collective in TOKENS) != (value in BY_EXPERTS):
+                served = BY_EXPERTS if collective in TOKENS else ("nccl", "msccl", "p2p")
+                raise ValueError(f"{collective} has no executor {value!r}; write {', '.join(served)}")
+            return value
         if value is None or profile is None:
             return value
         if not load_profile(profile).as_nccl:
@@ -434,7 +484,10 @@ class Scenario(Model):
 
     @property
     def executed_by(self) -> str | None:
-        """The executor of the call: `nccl`, `msccl` or `p2p`. None with a profile without `kernels`."""
+        """The executor of the call: `nccl`, `msccl` or `p2p`; for tokens `pairwise`, `deepep` or `low-latency`. None
+        with a profile without `kernels`."""
+        if self.moe:
+            return self.executor if self.executor in BY_EXPERTS else "pairwise"
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
         names = algorithm_names.names(self.collective)
@@ -466,15 +519,16 @@ class Scenario(Model):
         return not self.workload and self.measure.harness == "library" and self.measure.buckets > 1
 
     def files(self) -> list[Path]:
-        """Return the paths of the files that the result depends on, apart from the scenario: topology, profiles and
-        schedule."""
+        """Return the paths of the files that the result depends on, apart from the scenario: topology, profiles,
+        schedule and counts of tokens."""
         named = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
         topology = files_of_machine(named) if named and input_files.is_file(named) else [named] if named else []
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
         system = system_of(self.topology)
         of_system = [system.profile, system.nic.profile if system.nic else None] if system else []
         profiles = [path for name in (self.profile, *of_system) if name for path in files_of(name)]
-        return [*topology, *dict.fromkeys(profiles), *schedule]
+        counts = [Path(self.moe.routing.counts)] if self.moe and self.moe.routing.counts else []
+        return [*topology, *dict.fromkeys(profiles), *schedule, *counts]
 
     def contents(self) -> str:
         """Return the contents of `files`, joined. If they change, the results may change."""

@@ -18,7 +18,7 @@ from simcoll.config.input_files import decoded
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import algorithm_names
-from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
+from simcoll.scenario.scenario import NATURAL_LISTS, TOKENS, WITH_COLUMN, Scenario, machine_named
 from simcoll.scenario.sweep_expansion import MAX_VARIANTS as MAX_VARIANTS
 from simcoll.scenario.sweep_expansion import differences, variants
 from simcoll.schedule import registry
@@ -189,7 +189,8 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
 
     if missing("topology"):
         raise InputError("the machine is missing", "add --on SYSTEM, e.g. --on hgx-h100")
-    if missing("size") and tree.value["collective"].value != "barrier":
+    name = tree.value["collective"].value
+    if missing("size") and name != "barrier" and name not in TOKENS:
         raise InputError("--size is missing", "add e.g. --size 64MiB")
     return points(tree)
 
@@ -218,7 +219,8 @@ def _all_collectives(tree: Node) -> Node:
     asked = tree.get("collective")
     if asked is None or asked.value != "all":
         return tree
-    every = Node([Node(name, asked.place) for name in COLLECTIVES], asked.place)
+    served = [name for name in COLLECTIVES if (name in TOKENS) == (tree.get("moe") is not None)]
+    every = Node([Node(name, asked.place) for name in served], asked.place)
     return Node({**tree.value, "collective": every}, tree.place, tree.keys)
 
 

@@ -87,7 +87,7 @@ def states(schedule: Schedule, values: object = "random", op: str | None = None)
     """Return the buffer of each rank before the first step of a schedule, and after each step, as lists of numbers.
 
     `values` has a list of numbers for each rank, its buffer; for all_gather and gather a rank's own block; for
-    broadcast, scatter and send_recv the root's list is enough. `random`: numbers from 0 to 9, one for each chunk. None
+    broadcast and scatter the root's list is enough. `random`: numbers from 0 to 9, one for each chunk. None
     stands where a number is undefined. `op` is sum by default; averages are divided in the last state. Raises
     InputError.
 

@@ -73,6 +73,31 @@ def test_what_does_not_divide_is_refused_in_words(keys: dict[str, Any], words: s
         step(**keys)
 
 
+@pytest.mark.parametrize(
+    "keys, near",
+    [
+        ({"parallel": {"tp": 2, "pp": 2}}, 1e-3),
+        ({"parallel": {"cp": 2, "tp": 2}}, 0),
+        ({"parallel": {"cp": 4, "context": "all-gather"}}, 0),
+        ({"parallel": {"dp": 4, "sharding": "fsdp"}}, 0),
+        ({"parallel": {"dp": 4, "sharding": "hsdp", "shard_group": 2}}, 0),
+        ({"parallel": {"dp": 4, "sharding": "zero1"}, "overlap": {"parameters": False, "gradients": True}}, 0),
+        ({"parallel": {"pp": 2, "dp": 2}, "schedule": {"kind": "zero-bubble"}}, 1e-3),
+        ({"parallel": {"ep": 4}, "model": {**SMALL, "experts": 4, "active_experts": 2}}, 0),
+    ],
+)
+def test_one_rank_of_a_stage_stands_for_all(keys: dict[str, Any], near: float) -> None:
+    """The joint simulation of all ranks ends at the same picosecond as the plan of one rank of each stage, if calls of
+    different dimensions do not overlap. A sender is taken to wait for the arrival of its message: a latency longer."""
+    machine = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
+    spec = {
+        "template": "training", "model": SMALL, "gpu": "h100", "batch": {"global": 8, "sequence": 1024}, **keys,
+        "overlap": {"tensor": False, "gradients": False, **keys.get("overlap", {})},
+    }  # fmt: skip
+    few, every = (simcoll.run({"topology": machine, "workload": spec, "shortcuts": way})[0] for way in ("on", "off"))
+    assert few["step_us"] == pytest.approx(every["step_us"], rel=near, abs=0)
+
+
 def test_stages_of_equal_computation_count_the_head() -> None:
     """A head that costs four blocks takes the place of the last stage's: 5, 5, 5, 1 blocks in place of 4, 4, 4, 4."""
     model = {"layers": 16, "hidden": 2048, "ffn": 8192, "heads": 32, "vocab": 131072}  # nanotron's 1.34B

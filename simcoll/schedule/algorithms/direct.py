@@ -98,6 +98,19 @@ def direct_all_to_all(request: Request) -> Iterator[StepPattern]:
         yield send(rank, others, others, rank)
 
 
+for _name in ("moe_dispatch", "moe_combine"):
+    register(
+        _name,
+        "direct",
+        messages="n * (n - 1)",
+        chunks=chunk_per_rank,
+        cost="alpha + (n - 1) * beta * m / n",
+        cost_for=several,
+        library=True,
+        rotation=around,
+    )(direct_all_to_all)
+
+
 @register(
     "gather",
     "direct",
