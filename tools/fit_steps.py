@@ -29,6 +29,8 @@ from simcoll.accuracy.published_steps import Door, MissingError, keys_of, rows_o
 from simcoll.errors import SimcollError
 from simcoll.prediction.training_step import TrainingPrediction
 from simcoll.units import PS_PER_S
+from simcoll.workload.compute import gpus
+from simcoll.workload.transformer import Transformer
 
 FOLDER: Final = Path(__file__).parents[1] / "validation" / "steps"
 BOUND: Final = 0.02  # share of waiting for launches from which they count as what binds
@@ -172,10 +174,9 @@ def source(row: Point) -> str:
 
 def report(paths: Sequence[Path]) -> None:
     """Print fitted parameters and errors by group."""
-    rows = [row for path in paths for row in json.loads(path.read_text()).values()]
+    named = {name: row for path in paths for name, row in json.loads(path.read_text()).items()}
+    rows = [*named.values()]
     bounds = {}  # a GEMM in a job is not faster than alone; no kernel exceeds the memory's bandwidth
-    from simcoll.workload.compute import gpus
-
     for name, gpu in gpus().items():
         if gpu.table == name:
             bounds[f"{name} hbm_efficiency"] = (math.log(0.5 / gpu.hbm_efficiency), math.log(1 / gpu.hbm_efficiency))
@@ -185,13 +186,62 @@ def report(paths: Sequence[Path]) -> None:
     print("parameter: factor to multiply it with")
     for name, value in change.items():
         print(f"  {name}: {math.exp(value):.3f}")
-    print("| rows | n | now | fitted | without the model | without the scale | without the source |")
-    print("|---|---|---|---|---|---|---|")
-    columns = [held_out(rows, key, bounds) for key in (model, scale, source)]
+    beside = rivals(named)
+    heads = ["rows", "n", "shipped", "fitted", "model held out", "scale held out", "source held out", *beside]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    columns = [held_out(rows, key, bounds) for key in (model, scale, source)] + [*beside.values()]
     for group in sorted({group_of(row) for row in rows}):
         of = [row for row in rows if group_of(row) == group]
         cells = [[row["error"] for row in of], errors(of, change), *(column[group] for column in columns)]
         print(f"| {group} | {len(of)} | " + " | ".join(map(_pair, cells)) + " |")
+    intervals(rows)
+
+
+def rivals(rows: dict[str, Point]) -> dict[str, dict[str, list[float]]]:
+    """Return errors, by rival and group, of predictions without a simulator; none has seen the row's model.
+
+    `constant MFU`: mean of the GPU and type of compute. `nearest`: the MFU of the row with the least distance: 1.5 for
+    another framework, 2 for another type of compute, 0.5 for each factor of two in FLOPs of a token, 0.25 in GPUs, tp,
+    sequence and micro batch. `roofline`: the peak."""
+    texts = {path: path.read_text() for path in sorted(FOLDER.glob("*.csv")) if not path.stem.startswith("memory")}
+    found: dict[str, dict[str, list[float]]] = {}
+    known = []
+    for path, text in texts.items():
+        for _, row in rows_of(text, str(path)):
+            if row["id"] in rows:
+                work = keys_of(row)[0]["workload"]
+                batch, shape = work["batch"], Transformer(**work["model"])
+                peak = gpus()[work["gpu"]].peak[work["dtypes"]["compute"]] * int(row["gpus"])
+                at = [math.log2(shape.flop(batch["sequence"]) / batch["sequence"]) * 2, math.log2(int(row["gpus"]))]
+                at += [math.log2(x) for x in (work["parallel"]["tp"], batch["sequence"], batch["micro"])]
+                ideal = shape.flop(batch["sequence"]) * batch["global"] / peak
+                known.append((rows[row["id"]], ideal, (work["gpu"], work["dtypes"]["compute"]), at))
+    for point, ideal, kind, at in known:
+        others = [each for each in known if model(each[0]) != model(point)]
+        alike = [each for each in others if each[2] == kind] or [each for each in others if each[2][0] == kind[0]]
+        rates = [each[1] / each[0]["measured"] for each in alike] or [0.4]
+
+        def distance(each: Any, kind: Any = kind, at: Any = at, point: Point = point) -> float:
+            gap = 0.25 * sum(abs(a - b) for a, b in zip(each[3], at, strict=True))
+            gap += 2 * (each[2][1] != kind[1]) + 3 * (each[2][0] != kind[0])
+            return float(gap + 1.5 * (each[0]["framework"] != point["framework"]))
+
+        near = min(others, key=distance)
+        guesses = {"constant MFU": statistics.fmean(rates), "nearest": near[1] / near[0]["measured"], "roofline": 1.0}
+        for name, rate in guesses.items():
+            errors_ = found.setdefault(name, {}).setdefault(group_of(point), [])
+            errors_.append(ideal / rate / point["measured"] - 1)
+    return found
+
+
+def intervals(rows: Sequence[Point]) -> None:
+    """Print between what factors of the prediction 90 % of the times of a framework lie, the row's model held out."""
+    by: dict[str, list[float]] = {}
+    for row in rows:
+        by.setdefault(row["framework"], []).append(1 / (1 + row["held"]["model"]))
+    for name, factors in by.items():
+        low, high = np.quantile(factors, [0.05, 0.95])
+        print(f"holds of {name}: [{low:.2f}, {high:.2f}] ({len(factors)} rows)")
 
 
 def _pair(found: Sequence[float]) -> str:

@@ -50,6 +50,7 @@ class _FrameworkWord(Model):
     of_models: str | None = None
     gpu: str | None = None
     system: str | None = None
+    holds: tuple[float, float] = (0.75, 1.35)
 
 
 class _Words(Model):
@@ -273,13 +274,16 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
         return point | {"status": f"refused: {error}"}
     point |= {"memory_GB": memory.total / 1e9, "fits": memory.total <= limit}
     if found:
-        point |= {"predicted_s": found.time_ps / PS_PER_S, "mfu": found.facts["mfu"]}
+        took = found.time_ps / PS_PER_S
+        low, high = _framework(row).holds
+        point |= {"predicted_s": took, "low_s": took * low, "high_s": took * high, "mfu": found.facts["mfu"]}
     if found and point["measured_s"]:
         point["error"] = point["predicted_s"] / point["measured_s"] - 1
     if row.get("status") in ("Success", "OOM"):
         point["fits_right"] = point["fits"] == (row["status"] == "Success")
-        if row.get("mem_alloc_GB"):
-            point["measured_GB"] = float(row["mem_alloc_GB"])
+    if row.get("mem_alloc_GB"):  # what stays allocated between steps
+        point["measured_GB"] = float(row["mem_alloc_GB"])
+        point["memory_GB"] = (memory.parameters + memory.gradients + memory.optimizer) / 1e9
     return point | {"status": "; ".join(["ok", *assumed])}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import torch
@@ -29,7 +30,7 @@ def gemms(device: torch.device, tokens: Sequence[int] = TOKENS, widths: Sequence
             continue
         a = torch.randn(m, k, dtype=torch.bfloat16, device=device)
         b = torch.randn(n, k, dtype=torch.bfloat16, device=device).t()
-        yield {"dtype": "bfloat16", "m": m, "n": n, "k": k, "torch_us": _time_us(lambda a=a, b=b: a @ b, device)}
+        yield {"dtype": "bfloat16", "m": m, "n": n, "k": k, "torch_us": _time_us(partial(torch.matmul, a, b), device)}
 
 
 def attentions(
@@ -39,7 +40,7 @@ def attentions(
     `batch`, `seq`, `torch_us`."""
     for width, count, length in itertools.product((64, 128), heads, sequences):
         q, k, v = (torch.randn(1, count, length, width, dtype=torch.bfloat16, device=device) for _ in range(3))
-        took = _time_us(lambda q=q, k=k, v=v: scaled_dot_product_attention(q, k, v, is_causal=True), device)
+        took = _time_us(partial(scaled_dot_product_attention, q, k, v, is_causal=True), device)
         shape = {"head_dim": width, "heads": count, "kv_heads": count, "batch": 1, "seq": length}
         yield {"dtype": "bfloat16", **shape, "torch_us": took}
 
