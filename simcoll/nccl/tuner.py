@@ -13,7 +13,7 @@ Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; meta-pytorch/torchcomms,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,8 +77,9 @@ class TunerTable:
         constants: NcclConstants | RcclConstants,
         selection: Selection = EVERYTHING,
         switch_reduces: bool = True,
+        collectives: Sequence[TunedCollective] = COLLECTIVES,
     ):
-        self.communicator, self.constants = communicator, constants
+        self.communicator, self.constants, self.collectives = communicator, constants, collectives
         self.entries: dict[TunedCall, TunerEntry] = {}  # without pairs that cannot be used
         for call in self._usable(selection, switch_reduces):
             graph = communicator.graph(call[1])
@@ -120,7 +121,7 @@ class TunerTable:
     def _usable(self, selection: Selection, switch_reduces: bool) -> Iterator[TunedCall]:
         """Yield every pair of algorithm and protocol that the communicator may use, in NCCL's order. The search may
         have found no graph for it."""
-        for call in itertools.product(COLLECTIVES, ALGORITHMS, PROTOCOLS):
+        for call in itertools.product(self.collectives, ALGORITHMS, PROTOCOLS):
             collective, algorithm, protocol = call
             served = algorithm in _SERVES[collective] and (protocol == "Simple" or algorithm in ("ring", "tree"))
             if not (served and selection.allows(*call) and self._possible(collective, algorithm, switch_reduces)):
@@ -311,8 +312,9 @@ def table(
     version: str | None = None,
     selection: Selection = EVERYTHING,
     switch_reduces: bool = True,
+    collectives: Sequence[TunedCollective] = COLLECTIVES,
 ) -> TunerTable:
     """Return the tuner's table: latency and bandwidth of every pair of algorithm and protocol that the release
-    (default: that of `read`) could use. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow;
-    `switch_reduces`: see the function of that name. Raises InputError for an unknown release."""
-    return TunerTable(communicator, read(communicator.library, version), selection, switch_reduces)
+    (default: that of `read`) could use for `collectives`. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO`
+    allow; `switch_reduces`: see the function of that name. Raises InputError for an unknown release."""
+    return TunerTable(communicator, read(communicator.library, version), selection, switch_reduces, collectives)
