@@ -12,7 +12,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import EVERYTHING, Selection
 from simcoll.nccl.protocols import figures, most_channels
-from simcoll.nccl.tuner_constants import Constants, NcclConstants
+from simcoll.nccl.tuner_constants import Constants
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
 
 
@@ -119,8 +119,7 @@ def launch_shape(
     wire = figures().protocols[protocol]
     ring = algorithm == "ring"
     least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)
-    fewer = not isinstance(constants, NcclConstants) or constants.slow_ring_has_fewer_threads
-    wide = _most_threads(communicator, algorithm, protocol, fewer)
+    wide = _most_threads(communicator, algorithm, protocol, constants.slow_ring_has_fewer_threads)
     narrow = max(1, min(communicator.channels, nbytes // (wide * least)))
     while nbytes < narrow * wide * least and wide % 128 == 0:
         wide //= 2
