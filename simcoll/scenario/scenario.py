@@ -135,7 +135,10 @@ class Scenario(Model):
 
     also_called: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("on", "machine", "cluster"), "topology"),
-        **{name: f"topology.{name}" for name in ("system", "nodes", "fabric", "hosts", "link", "links")},
+        **{
+            name: f"topology.{name}"
+            for name in ("system", "nodes", "fabric", "hosts", "link", "links", "routing", "ecmp")
+        },
         "transport": "profile: A+B, of GPUs and NICs, e.g. nccl-hopper+efa",
     }
 
@@ -260,6 +263,24 @@ class Scenario(Model):
         if isinstance(data, dict) and isinstance(name := data.get("topology"), str):
             return {**data, "topology": machine_named(name)}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _draws_of_paths(cls, data: object) -> object:
+        """Convert `topology.ecmp` into replications with random routes."""
+        paths = (
+            data["topology"].get("ecmp") if isinstance(data, dict) and isinstance(data.get("topology"), dict) else None
+        )
+        if not isinstance(data, dict) or not isinstance(paths, dict):
+            return data
+        variability, draws = data.get("variability") or {}, paths.get("draws", 100)
+        if not isinstance(variability, dict) or "ecmp" in variability or data.get("replications", draws) != draws:
+            problem = (
+                "`topology.ecmp` says how often which routes are drawn; leave out `variability.ecmp`, `replications`"
+            )
+            raise yaml_tree.MisplacedKeyError(["topology", "ecmp"], problem)
+        flows = {"flows": paths.get("qps_per_connection", 1)}
+        return {**data, "variability": {**variability, "ecmp": flows}, "replications": draws}
 
     @model_validator(mode="before")
     @classmethod
