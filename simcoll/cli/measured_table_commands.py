@@ -103,6 +103,7 @@ def steps(table: str, where: tuple[str, ...], as_json: bool) -> int:
 @WHERE
 @SETS
 @click.option("--next", "following", is_flag=True, help="Print the commands of nccl-tests that would decide, too.")
+@output_folder("Folder for the picture of recorded calls and ranks.")
 @JSON
 @with_measured_on
 def diagnose(
@@ -111,14 +112,15 @@ def diagnose(
     where: tuple[str, ...],
     sets: tuple[str, ...],
     following: bool,
+    output: Path | None,
     as_json: bool,
 ) -> int:
     """Find out why a job is slow or stands still.
 
-    FILE is a measured table, the output of nccl-tests, NCCL's debug log (NCCL_DEBUG=INFO), or a dump of PyTorch's
-    flight recorder, of one rank or of all, packed by gzip or not; DIR is a folder of such files; `-` reads a pipe.
-    The first lines say what is wrong, where, how sure that is, and what to do next. With a log `--on` may be left out
-    if the log shows the machine.
+    FILE is a measured table, the output of nccl-tests, NCCL's debug log (NCCL_DEBUG=INFO), a dump of PyTorch's flight
+    recorder, lines of its watchdog, an answer of NCCL's RAS, or lines of NCCL Inspector, of one rank or of all, packed
+    by gzip or not; DIR is a folder of such files; `-` reads a pipe. The first lines say what is wrong, where, how sure
+    that is, and what to do next. With a log `--on` may be left out if the log shows the machine.
 
     For a table alone the output says for each point whether its time is as this hardware should give. It names the
     regions of sizes whose times are not normal, and the simulated fault that explains them best. The exit status is 0
@@ -127,9 +129,13 @@ def diagnose(
     from simcoll.accuracy.triage.findings import Case
     from simcoll.accuracy.triage.given_files import opened
     from simcoll.accuracy.triage.verdict import triaged
+    from simcoll.report import run_plots
     from simcoll.report.triage_text import STATUS, answer
 
     document = triaged(opened(files), Case(topology, where, sets, Lines(), following=following))
+    if output:
+        for path in run_plots.recorded(document, output):
+            print(path, file=sys.stderr)
     print(json.dumps(document, indent=1) if as_json else answer(document).text)
     return STATUS.get(document["verdict"], 1)  # a table alone has the explanation as its verdict
 

@@ -117,6 +117,18 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
     return [folder / "compare.csv", folder / "compare.png"]
 
 
+def recorded(document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the picture of recorded calls and ranks, if the document of a diagnosis has any; return its path."""
+    from simcoll.report.plot import save
+    from simcoll.report.plot.recorded import recorded_figure
+
+    drawn = document.get("recorded", {"calls": [], "ranks": []})
+    if drawn["calls"] or drawn["ranks"]:
+        save(recorded_figure(drawn), folder / "recorded.png")
+        return [folder / "recorded.png"]
+    return []
+
+
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
     """Return a note for each measured table in the scenarios that has no row matching the run's points."""
     kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in dict.fromkeys(map(_kind, rows))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,8 @@ from simcoll.report.verdicts import of_diagnosis
 STATUS: Final = {"healthy": 0, "finding": 1, "unknown": 2}
 _SURE: Final = {"clear": "clearly", "likely": "likely", "open": "one of several explanations"}
 _OTHERS: Final = 4  # alternatives and remarks of a kind that are listed
+_ROWS: Final = 8  # of tables
+_CALL: Final = ("collective", "ranks", "size_bytes", "measured_us", "expected_us", "low_us", "high_us", "verdict")
 _PLACES: Final = ("host", "rank", "device", "peer", "group", "call")
 
 
@@ -49,7 +52,17 @@ def triage_text(document: Mapping[str, Any]) -> str:
     harmless = [f"{_quoted(each['evidence'][0])}: {each['text']}" for each in document["harmless"] if each["evidence"]]
     lines += _listed("harmless", harmless)
     lines += _listed("not read", document["unread"])
+    lines += _of_recorded(document["recorded"]) if "recorded" in document else []
     return text_table.remarks_wrapped("\n".join(lines))
+
+
+def _of_recorded(recorded: Mapping[str, Any]) -> list[str]:
+    """Return the ranks by lateness, and the recorded calls beside what is expected of them, the farthest off first."""
+    calls = sorted(recorded["calls"], key=lambda call: -abs(math.log(call["measured_us"] / call["expected_us"])))
+    late = [{**row, "share": f"{row['share']:.1%}"} for row in recorded["ranks"][:_ROWS]]
+    tables = [text_table.render(("rank", "late_us", "share", "last", "calls"), late)] if late else []
+    tables += [text_table.render(_CALL, calls[:_ROWS])] if calls else []
+    return [line for table in tables for line in ("", table)]
 
 
 def sentence(document: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +306,80 @@ def test_damaged_dumps_give_a_message(tmp_path: Path) -> None:
 def test_five_hundred_damaged_dumps_give_a_message(tmp_path: Path) -> None:
     """So do 500 of them."""
     mutants(tmp_path, 500)
+
+
+# --- watchdogs and RAS ---
+
+
+def waits_in_vain(rank: int, number: int, last: int) -> str:
+    """Return the lines of a rank's watchdog (PyTorch 2.6)."""
+    head = f"[rank{rank}]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:"
+    work = f"WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000)"
+    return (
+        f"{head}632] [Rank {rank}] Watchdog caught collective operation timeout: {work} ran for 600080 milliseconds "
+        f"before timing out.\n{head}2268] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected by watchdog at "
+        f"work sequence id: {number} PG status: last enqueued work: {last}, last completed work: {number - 1}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "rank"),
+    [
+        ([(r, 2847, 2850) for r in range(4)], "stuck call", None),
+        ([(r, 2847, 2850) for r in (0, 1, 3)], "dead rank", 2),
+    ],
+)
+def test_watchdog_lines(tmp_path: Path, lines: list[tuple[int, int, int]], cause: str, rank: int | None) -> None:
+    """Lines on stderr alone tell a stuck network from a rank that died or never called."""
+    (tmp_path / "stderr.txt").write_text("".join(waits_in_vain(*line) for line in lines))
+    document = verdict(tmp_path / "stderr.txt")
+    assert (document["cause"], document["where"]["rank"]) == (cause, rank)
+
+
+def test_a_time_out_makes_a_missing_rank_certain(tmp_path: Path) -> None:
+    """Dumps alone may be of a rank that is only late; with the watchdog's line it is clear that the others hang."""
+    folder = write(tmp_path / "dumps", 4, missing)
+    assert verdict(folder)["confidence"] == "likely"
+    (folder / "stderr.txt").write_text(waits_in_vain(0, 9, 9))
+    document = verdict(folder)
+    assert (document["cause"], document["where"]["rank"], document["confidence"]) == ("missing rank", 2, "clear")
+
+
+def test_who_died_first_is_the_cause_and_time_outs_are_echoes(tmp_path: Path) -> None:
+    """The process that torchrun saw fail first comes before what other ranks' dumps show."""
+    write(tmp_path / "dumps", 4, missing, skip=[2])
+    died = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-01_02:00:00\n  host      : n07\n"
+    died += "  rank      : 2 (local_rank: 2)\n  exitcode  : -9 (pid: 4100)\n"
+    (tmp_path / "dumps" / "stderr.txt").write_text(waits_in_vain(0, 9, 9) + died)
+    document = verdict(tmp_path / "dumps")
+    assert document["where"] | {"rank": 2, "host": "n07"} == document["where"] and "signal 9" in document["text"]
+    assert document["evidence"][0]["line"] == 7 and document["echoes"] >= 3
+
+
+def ras(counts: list[int], missing_ranks: Sequence[int] = (), at: int = 1) -> str:
+    """Return an answer of RAS about a communicator."""
+    status = {"unresponsive": True, "considered_dead": True}
+    ranks = [{"rank": r, "host": f"n{r}", "collective_counts": {"AllReduce": n}} for r, n in enumerate(counts)]
+    gone = [{"rank": rank, "host": f"n{rank}", "status": status} for rank in missing_ranks]
+    communicator = {"hash": "0xabc", "size": 4, "ranks": ranks, "missing_ranks": gone}
+    return json.dumps(
+        {"nccl_version": "2.29.2", "timestamp": f"2026-03-01 02:00:0{at}", "communicators": [communicator]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict_of", "rank"),
+    [
+        ([ras([7, 7, 7, 7])], "healthy", None),
+        ([ras([7, 7, 6, 7])], "unknown", 2),
+        ([ras([7, 7, 6, 7]), ras([8, 8, 8, 8], at=2)], "healthy", None),
+        ([ras([7, 7, 6, 7]), ras([7, 7, 6, 7], at=2)], "finding", 2),
+        ([ras([7, 7], missing_ranks=[2])], "finding", 2),
+    ],
+)
+def test_ras(tmp_path: Path, answers: list[str], verdict_of: str, rank: int | None) -> None:
+    """A rank behind in one answer is normal, in two it is the cause; dead ranks are named."""
+    for number, answer in enumerate(answers):
+        (tmp_path / f"ras{number}.json").write_text(answer)
+    document = verdict(tmp_path)
+    assert (document["verdict"], document["where"]["rank"]) == (verdict_of, rank)

@@ -30,9 +30,11 @@ _AT_THE_END: Final = "Processes that end one after the other, after a sound run,
 
 def looks(file: GivenFile) -> bool:
     """Return whether a file has lines of NCCL's debug output, or lines that the table of cases knows."""
+    if file.is_pickle:
+        return False
     if _MARKS.search(file.data):
         return True
-    if file.data[:1] in (b"\x80", b"{", b"<") or b"\0" in file.data[:1000]:
+    if file.data[:1] in (b"{", b"<") or b"\0" in file.data[:1000]:
         return False
     text = file.data[: 200 * _EARLY].decode(errors="replace")
     return any(case_of(line.text) for line, _ in zip(lines(text), range(_EARLY), strict=False))

@@ -31,7 +31,7 @@ PART: Final = 0.8  # and if it explains a part
 
 def looks(file: GivenFile) -> bool:
     """Return whether a file has rows of measured times."""
-    return file.data[:1] != b"\x80" and measured.looks(file.text())  # a pickle is no text, and may be large
+    return not file.is_pickle and measured.looks(file.text())
 
 
 def alone(file: GivenFile, case: Case) -> Document:
@@ -74,7 +74,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
             _find_machine(text, name, case)
             if case.machine is None:
                 raise InputError("the machine is not known", "add --on SYSTEM (`simcoll list topologies` has all)")
-            found = list(_judged(text, name, settings, case))
+            found = list(judged(text, name, case))
         except InputError as error:
             case.warnings.append(str(error.diagnostics[0]))
             healthy = False
@@ -88,9 +88,10 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
         yield setting.finding if is_cause else setting.as_remark()
 
 
-def _judged(text: str, name: str, settings: Sequence[Setting], case: Case) -> Iterator[Finding]:
-    """Yield whether a table is as it should be; if it is not, the setting that explains it, or the best hypothesis."""
-    machine = str(case.machine)
+def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
+    """Yield whether a table is as it should be on the machine of the case; if it is not, the setting that explains it,
+    or the best hypothesis."""
+    machine, settings = str(case.machine), case.notes.get("settings", ())
     base = diagnosed(text, name, machine, case.where, case.sets, case.tell, excluded=None)
     tables = case.details.setdefault("tables", [])
     if base["verdict"] == "healthy":

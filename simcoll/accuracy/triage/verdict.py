@@ -17,15 +17,9 @@ from simcoll.topology.topology_builder import load_system
 
 SCHEMA: Final = "simcoll.diagnose/3"
 SHOWN: Final = 12  # lines of evidence in the document
-_RANKED: Final = (
-    "cause",
-    "symptom",
-    "echo",
-    "undecided",
-    "sound",
-)  # roles that make a verdict, the first that is there
+_RANKED: Final = ("cause", "symptom", "echo", "undecided", "sound")  # the first that is there makes the verdict
 _SURE: Final = ("clear", "likely", "open")
-_KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO), dumps of PyTorch's flight recorder"
+_KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO), dumps of PyTorch's flight recorder, RAS, Inspector"
 
 
 def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:

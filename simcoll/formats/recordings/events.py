@@ -25,7 +25,8 @@ _BYTES: Final = {row.torch: row.itemsize for row in DTYPES} | {
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A group of ranks that call collectives together. `ranks` in ascending order; empty: the file does not say.
+    """A group of ranks that call collectives together. `ranks` in ascending order; empty: the file does not say. `n`
+    and `nodes`: how many ranks and hosts it has, of recorders that do not know the ranks; 0: not known.
 
     Groups are compared by identity, for speed; `key` is equal in the files of all ranks.
     """
@@ -33,6 +34,8 @@ class Group:
     name: str
     description: str = ""
     ranks: tuple[int, ...] = ()
+    n: int = 0
+    nodes: int = 0
 
     @property
     def key(self) -> tuple[str, str, tuple[int, ...]]:
@@ -48,7 +51,8 @@ class What(NamedTuple):
     """What a rank hands to a call. All ranks of a call must name the same collective, type and amount of data.
 
     `collective` is simcoll's name, `send`, `recv`, `coalesced`, or the recorder's own name. `peers` are the ranks
-    within the group from and to which data goes (point-to-point alone).
+    within the group from and to which data goes (point-to-point alone). `size`: bytes as nccl-tests counts them, of
+    recorders that know no shapes.
     """
 
     collective: str
@@ -56,6 +60,7 @@ class What(NamedTuple):
     outputs: Shapes = ()
     dtypes: tuple[str, ...] = ()
     peers: tuple[int, int] | None = None
+    size: int = 0
 
     def __str__(self) -> str:
         arrow = f" {self.peers[0]}->{self.peers[1]}" if self.peers else ""
@@ -65,6 +70,8 @@ class What(NamedTuple):
 
     def nbytes(self, ranks: int) -> int:
         """Return the size as nccl-tests counts it (of gathered and scattered data the whole), 0 if it is not known."""
+        if self.size:
+            return self.size
         item = max((_BYTES.get(dtype, 0) for dtype in self.dtypes), default=0)
         part = {"all_gather": self.inputs, "gather": self.inputs, "scatter": self.outputs}.get(self.collective)
         if self.collective == "reduce_scatter":

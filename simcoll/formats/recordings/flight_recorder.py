@@ -89,7 +89,7 @@ def read(data: bytes, source: str) -> Recording:
     gc.disable()  # the values of a dump have no cycles, and there are many
     try:
         dump = _loaded(data, source)
-        return _Reader(source, dump).recording()
+        return _Reader(source, dump, b"coalesced" in data).recording()
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{source}: a damaged dump: {visible(str(error))[:_NAME]}", "copy the file once more"
@@ -152,12 +152,13 @@ class _Reader:
     Types are checked before values are hashed or printed: a tuple within tuples may be small and print without end.
     """
 
-    def __init__(self, source: str, dump: Mapping[str, Any]):
-        self.source, self.dump = source, dump
+    def __init__(self, source: str, dump: Mapping[str, Any], coalesced: bool):
+        self.source, self.dump, self.coalesced = source, dump, coalesced
         self.entries: Sequence[Any] = dump.get("entries") or []
         self.config: Mapping[str, Any] = dump.get("pg_config") or {}
         self.left = _VALUES
         self.groups: dict[tuple[str, str], Group] = {}
+        self.newest: dict[Group, Mapping[str, Any]] = {}  # the last entry of each group
         self.whats: dict[tuple[object, ...], What] = {}
         self.places: dict[tuple[str, int], str] = {}
         self.inside: dict[str, bool] = {}  # file -> whether it is of torch or Python
@@ -166,7 +167,7 @@ class _Reader:
         """Return the recording; raises TypeError and its like for values of other types than dumps have."""
         status = self.dump.get("pg_status") or {}
         events = list(self._events(status))
-        named = {_text(entry.get("pg_id", "")): self._group(entry) for entry in self.entries}
+        named = {_text(entry.get("pg_id", "")): group for group, entry in self.newest.items()}
         reached = {}
         for key, of_group in status.items():
             last = int(of_group.get("last_enqueued_collective", -1))
@@ -190,18 +191,19 @@ class _Reader:
 
     def _group(self, entry: Mapping[str, Any]) -> Group:
         name, description = entry["process_group"]
-        key = _text(name), _text(description)
+        key = (name, description) if type(name) is type(description) is str else (_text(name), _text(description))
         found = self.groups.get(key)
         if found is None:
             known = (self._configured(name) or self._configured(_text(entry.get("pg_id", "")))) if name else None
             ranks = known.ranks if known and known.name == name else ()
-            found = self.groups[key] = Group(*key, ranks)
+            found = self.groups[key] = Group(key[0][:_NAME], key[1][:_NAME], ranks)
         return found
 
     def _events(self, status: Mapping[str, Any]) -> Iterator[Event]:
-        finished = self._coalesced_ends()
+        finished = self._coalesced_ends() if self.coalesced else frozenset()
         for entry in self.entries:
             group = self._group(entry)
+            self.newest[group] = entry
             p2p, number = _number(entry)
             done = _is_done(entry) or (group, p2p, number) in finished
             if not done and not p2p and entry.get("op_id") == number:  # no point-to-point call was counted
@@ -223,7 +225,11 @@ class _Reader:
 
     def _what(self, entry: Mapping[str, Any]) -> What:
         name = _text(entry["profiling_name"])
-        dtypes = *map(_text, entry.get("input_dtypes") or ()), *map(_text, entry.get("output_dtypes") or ())
+        dtypes = *(entry.get("input_dtypes") or ()), *(entry.get("output_dtypes") or ())
+        self.left -= len(dtypes)
+        for dtype in dtypes:
+            if type(dtype) is not str:
+                raise TypeError("a type of data is no text")
         inputs, outputs = self._shapes(entry.get("input_sizes")), self._shapes(entry.get("output_sizes"))
         key = (name, inputs, outputs, dtypes)
         found = self.whats.get(key)
@@ -254,7 +260,9 @@ class _Reader:
         chosen = None
         for frame in frames[:_FRAMES]:
             file = frame["filename"]
-            inside = self.inside.get(_text(file))
+            if type(file) is not str:
+                raise TypeError("the name of a file is no text")
+            inside = self.inside.get(file)
             if inside is None:
                 inside = self.inside[file] = bool(_INSIDE.search(file))
             if not inside:
