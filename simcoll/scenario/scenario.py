@@ -43,11 +43,9 @@ from simcoll.synthesis import synthesize
 from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
-from simcoll.workload.expert_routing import COMBINE, DISPATCH, ExpertTokens
+from simcoll.workload.expert_routing import BY_EXPERTS, DISPATCH, TOKENS, ExpertTokens
 from simcoll.workload.workload_keys import Workload
 
-TOKENS: Final = (DISPATCH, COMBINE)  # the collectives that have `moe` in place of a size
-BY_EXPERTS: Final = ("pairwise", "deepep", "low-latency")  # their executors
 CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 SYNTHESIZED: Final = synthesize.NAME  # … and of one that is made for the topology
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
