@@ -217,6 +217,22 @@ class Reply(dict[str, Any]):
         return f"<p><strong>{escape(self.verdict)}</strong></p><pre>{escape(self.text)}</pre>"
 
 
+class Worked(Reply):
+    """A schedule worked with numbers, as `simcoll.show` returns it. In a notebook it shows itself as an animation."""
+
+    def __init__(self, document: Mapping[str, Any], verdict: str, text: str, svg: bytes | None):
+        super().__init__(document, verdict, text)
+        self.svg = svg
+        """The animation as SVG; None if it is too large to be read."""
+
+    def _repr_html_(self) -> str:
+        from base64 import b64encode
+
+        if self.svg is None:
+            return super()._repr_html_()
+        return f'<img alt="" src="data:image/svg+xml;base64,{b64encode(self.svg).decode("ascii")}">'
+
+
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:
     """Write `body` to a file or an open stream; raises InputError for a text stream that gets bytes, or the reverse."""
     if isinstance(where, str | Path):

@@ -24,6 +24,8 @@ from simcoll.config.numpy_helpers import Sets
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut, weights_of
 from simcoll.schedule.schedule import AnySchedule
+from simcoll.synthesis.bounds import BY_CUT, Bound, by_cut
+from simcoll.synthesis.flow_graph import FlowGraph
 from simcoll.topology.graph import Topology
 
 SOURCES: Final = 8  # ranks from which least latencies are searched; fewer make the bound weaker, never wrong
@@ -75,6 +77,52 @@ class Cuts:
 
 Crossing = Callable[[Sizes, Cuts, int], tuple[Sizes, Sizes]]
 """From the bytes (n, blocks) of each block of each rank's buffer: what must leave each cut, and what must enter it."""
+
+
+class LowerBound(NamedTuple):
+    """A time in ps that no schedule beats, and what gives it: `latency`, `cuts` (of devices, nodes and switches; others
+    may give more), or an exact optimum: `cut` or `lp`."""
+
+    ps: int
+    kind: str
+
+
+MOST_EXACT: Final = 2_000  # links times ranks, up to which an exact bound takes some hundredths of a second
+
+
+def lower_bound(
+    schedule: AnySchedule,
+    topology: Topology,
+    devices: Sequence[str],
+    nbytes: int,
+    itemsize: int,
+    weights: object = None,
+    reducing: bool = False,
+) -> LowerBound:
+    """Return the largest lower bound that is found in a few hundredths of a second. For `reducing` see
+    `lower_bound_ps`."""
+    asked = nbytes, itemsize, weights, reducing
+    found = lower_bound_ps(schedule, topology, devices, *asked)
+    latency = lower_bound_ps(schedule, topology, devices, 0, itemsize, None, reducing)
+    name, places = schedule.collective, tuple(devices[: schedule.n])
+    small = len(topology.links) * schedule.n <= MOST_EXACT and len(set(places)) == len(places) > 1
+    plain = len(schedule.groups) == 1 and weights is None
+    kind = "latency" if found == latency else "cuts"
+    if not (small and plain):
+        return LowerBound(found, kind)
+    if name in BY_CUT:
+        exact, grain = _once(_exact, topology, places, name, schedule.root), schedule.n * itemsize
+        least = exact.time_ps(nbytes // grain * grain)  # ranks' parts differ by an element else
+        return LowerBound(max(found, least), "cut" if exact.time_ps(nbytes) >= found else kind)
+    if name == "all_reduce" and not (reducing or schedule.agents):
+        halves = [_once(_exact, topology, places, half, 0) for half in ("reduce_scatter", "all_gather")]
+        if sum(half.time_ps(nbytes) for half in halves) <= found + 1 and kind == "cuts":
+            return LowerBound(found, "lp")  # reached by trees, if switches pass on as much as they get
+    return LowerBound(found, kind)
+
+
+def _exact(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> Bound:
+    return by_cut(collective, FlowGraph.of(topology, places), root)
 
 
 def lower_bound_ps(

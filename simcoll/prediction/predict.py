@@ -136,6 +136,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "messages": totals.messages,
         "wire_bytes": totals.wire_bytes,
         "lower_bound_us": prediction.lower_bound_ps / 1e6,
+        "bound_kind": prediction.lower_bound.kind,
         "engine": prediction.engine,
         "shortcut": totals.shortcut,
         "proved": prediction.proved or None,

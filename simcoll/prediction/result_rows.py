@@ -82,6 +82,10 @@ class ResultRow(Mapping[str, Any]):
     median_low_us: float | None = _column("lower end of the 90 % interval of the median of many measurements", "us")
     median_high_us: float | None = _column("upper end of the 90 % interval of the median of many measurements", "us")
     asked: str | None = _column("algorithm that the scenario asked for: `auto`, `best`, or a name")
+    bound_kind: str | None = _column(
+        "what gives `lower_bound_us`: `latency`, `compute`, `cuts` (of devices, nodes and switches; the optimum may be "
+        "longer), or the exact optimum by a `cut` or by linear programming (`lp`)"
+    )
     binding_link: str | None = _column("busiest link; `host` where launches take longer")
     binding_busy: float | None = _column("share of the run in which the busiest link carried bytes at full rate")
     staged: int | None = _column("transfers that arrived while the old contents of their slot were still being sent")

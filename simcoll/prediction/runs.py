@@ -16,6 +16,7 @@ from simcoll.engine import lower_bounds
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import Joined, composed_ps
 from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.lower_bounds import LowerBound
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
@@ -87,7 +88,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         devices=tuple(whole.devices),
         run=of_run,
         totals=_together(ran) if call.together else _side_by_side(of_run.totals, call.count),
-        bound_ps=functools.partial(_bound_ps, call, whole, topology),
+        bound=functools.partial(_lower_bound, call, whole, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
         n=whole.stream.n,
@@ -149,14 +150,14 @@ def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof:
         raise BoundError(f"{took}: a bug of simcoll")
 
 
-def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> int:
-    """Return a lower bound of the point's time in ps, for all algorithms and executors. Links have their rated
+def _lower_bound(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> LowerBound:
+    """Return a lower bound of the point's time, for all algorithms and executors. Links have their rated
     bandwidth, or the profile's bandwidth if that is higher. Switches that can reduce data are taken into account."""
     scenario, rated = call.bounded, topology or rated_topology(call.scenario)
     network = served_by(rated, beyond_rated(scenario, rated, call.costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
-    return lower_bounds.lower_bound_ps(whole.stream, network, whole.devices, *asked, reducing)
+    return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, reducing)
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:
@@ -292,7 +293,7 @@ def predict_plan(
         devices=places,
         run=ran,
         totals=_step_totals(ran.totals, carried, rates, operations, calls, links, planned, plan, network),
-        bound_ps=lambda: max(plan.computed_ps()),
+        bound=lambda: LowerBound(max(plan.computed_ps()), "compute"),
         anew=functools.partial(predict_plan, scenario, topology),
         n=plan.n,
         planned=tuple(planned.values()),

@@ -341,7 +341,7 @@ def of_training(row: Mapping[str, Any]) -> str:
     step = row["step_us"] or 1
     lost = {name: sum(row.get(column) or 0 for column in columns) / step for name, columns in _LOSSES.items()}
     most = max(lost, key=lambda name: lost[name])
-    binds = most if lost[most] >= _LITTLE else "compute"
+    binds = most if lost[most] >= _LITTLE else "computation"
     exposed = sum(row.get(f"exposed_{dimension}_us") or 0 for dimension in ("tp", "pp", "dp", "ep", "cp")) / step
     idle = {"bubble": (row.get("bubble_us") or 0) / step, "waiting": (row.get("wait_us") or 0) / step}
     parts = [f"{name} {100 * share:.0f} %" for name, share in (*idle.items(), ("exposed", exposed)) if share >= 0.005]
@@ -351,14 +351,13 @@ def of_training(row: Mapping[str, Any]) -> str:
     return f"{took(row['step_us'])} a step, {100 * row['mfu']:.0f} % MFU, {memory}; {said_of}"
 
 
-_LITTLE: Final = 0.03  # share of a step below which nothing but computing binds it
+_LITTLE: Final = 0.05  # share of a step below which nothing but computation binds it
 _LOSSES: Final = {  # what binds a step -> the columns of what it loses by that
     "pipeline": ("bubble_us", "wait_us", "exposed_pp_us"),
     "tensor parallelism": ("exposed_tp_us",),
     "data parallelism": ("exposed_dp_us", "interference_us"),
     "expert parallelism": ("exposed_ep_us",),
     "context parallelism": ("exposed_cp_us",),
-    "launching kernels": ("compute_launch_us",),
 }
 
 

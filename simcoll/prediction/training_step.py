@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from simcoll.config.numpy_helpers import Numbers
+from simcoll.engine.lower_bounds import LowerBound
 from simcoll.engine.run import Outcome
 from simcoll.engine.timeline import Totals
 from simcoll.errors import wrong
@@ -18,6 +20,7 @@ from simcoll.prediction.runs import predict_plan
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
+from simcoll.topology.topology_builder import nodes_of
 from simcoll.workload.compute import compute_of
 from simcoll.workload.plan import CollectiveCall
 from simcoll.workload.rank_layout import Call, Layout, layout_of
@@ -29,6 +32,7 @@ from simcoll.workload.workload_keys import Operations, OperationSpec
 
 PROBED: Final = 4  # ranks of each group with which larger groups are tried: do they delay each other?
 PROBE: Final = 2**22  # bytes of this call
+WHOLE: Final = 64  # nodes of the largest machine of which all links are built
 RAILS: Final = 32  # nodes of a leaf switch on rails
 TREE: Final = 4  # nodes of a leaf switch of a fat tree
 
@@ -45,14 +49,30 @@ class CallTimes:
     that share nodes. Calls on equal places take equally long, and are simulated once."""
 
     def __init__(self, scenario: Scenario, topology: Topology | None, costs: CostSetting):
-        self.scenario, self.topology, self.costs = scenario, topology or rated_topology(scenario), costs
-        self.places = placed(scenario, self.topology)
-        self.nodes = np.array([self.topology.node_of(place) for place in self.places])
-        self.known: dict[tuple[object, ...], Prediction] = {}
-        self.quiet: dict[tuple[object, ...], bool] = {}  # whether groups do not delay each other
-        spec = scenario.topology
+        spec, self.costs = scenario.topology, costs
         self._leaf = spec.nodes_per_leaf or (RAILS if spec.fabric in (None, "rail-optimised") else TREE)
         self._even = not (spec.links or spec.file or spec.routes or scenario.striking)
+        free = topology is None and scenario.placement is None and scenario.ranks is None
+        self._parts = bool(spec.system) and self._even and free  # calls run on parts of the machine
+        many = nodes_of(spec) if self._parts and nodes_of(spec) > WHOLE else 0
+        self.scenario = scenario
+        self.topology = topology or rated_topology(self._part(WHOLE) if many else scenario)
+        self.places = placed(self._part(WHOLE) if many else scenario, self.topology)
+        if many:
+            inside = [place.partition(".")[2] for place in self.places[: len(self.places) // WHOLE]]
+            self.places = tuple(f"node{node}.{name}" for node in range(many) for name in inside)
+            self.nodes = np.repeat(np.arange(many), len(inside))
+        else:
+            self.nodes = np.array([self.topology.node_of(place) for place in self.places])
+        in_order = np.array_equal(self.nodes, np.arange(len(self.nodes)) // self.per_node)
+        self._parts = self._parts and in_order
+        self.known: dict[tuple[object, ...], Prediction] = {}
+        self.quiet: dict[tuple[object, ...], bool] = {}  # whether groups do not delay each other
+
+    def _part(self, nodes: int) -> Scenario:
+        """Return the scenario on the first nodes of its machine."""
+        spec = self.scenario.topology.model_copy(update={"nodes": nodes})
+        return self.scenario.model_copy(update={"topology": spec})
 
     @property
     def per_node(self) -> int:
@@ -83,25 +103,38 @@ class CallTimes:
         """Return the prediction of one call of the groups."""
         key = (self.where(groups), call)
         if key not in self.known:
+            scenario, topology = self.scenario, None if self._parts else self.topology
+            if self._parts:  # the first nodes of the machine are as good as those of the groups
+                ranks = np.concatenate([np.array(group) for group in groups])
+                base = self._base(self.nodes[ranks])
+                last, whole = int(self.nodes[ranks].max()) - base, int(self.nodes[-1]) + 1
+                scenario = self._part(min(whole, max(2, 2 ** last.bit_length())))
+                groups = [[rank - base * self.per_node for rank in group] for group in groups]
             one = OperationSpec.model_construct(
                 name="call", collective=call.collective, size=call.nbytes, algorithm=call.algorithm,
                 groups=tuple(map(tuple, groups)),
             )  # fmt: skip
             once = {"variability": None, "replications": None, "dtype": call.dtype}
             work = Operations.model_construct(operations=(one,))
-            asked = self.scenario.model_copy(update={"workload": work, **once})
-            self.known[key] = predict_plan(asked, self.topology, self.costs)
+            asked = scenario.model_copy(update={"workload": work, **once})
+            self.known[key] = predict_plan(asked, topology, self.costs)
         return self.known[key]
+
+    def _base(self, nodes: Numbers) -> int:
+        """Return the node from which the places of a call are counted: the first one of its leaf switch, or, if one
+        leaf switch joins all, its own first node."""
+        if not self._even:
+            return 0
+        first = int(nodes.min())
+        base = first - first % self._leaf
+        return first if int(nodes.max()) < base + self._leaf else base
 
     def where(self, groups: Sequence[Sequence[int]]) -> tuple[object, ...]:
         """Return a key that is equal for groups on equal places: relative to the first node, on even fabrics."""
         ranks = np.concatenate([np.array(group) for group in groups])
         sizes = tuple(map(len, groups))
         nodes = self.nodes[ranks]
-        first = int(nodes.min())
-        base = first - first % self._leaf if self._even else 0
-        if self._even and int(nodes.max()) < base + self._leaf:
-            base = first  # below one leaf switch all nodes are alike
+        base = self._base(nodes)
         inside = [self.places[rank].partition(".")[2] for rank in ranks]
         return (sizes, (nodes - base).tobytes(), tuple(inside))
 
@@ -119,6 +152,11 @@ class TrainingPrediction(Prediction):
     def step(self) -> TrainingStep:
         """Return the keys of the step."""
         return step_of(self.scenario)
+
+    @property
+    def nodes(self) -> int:  # type: ignore[override]  # of a large machine only a part is built
+        """Return the number of nodes that the ranks are on."""
+        return len(np.unique(self.times.nodes))
 
     @functools.cached_property
     def breakdown(self) -> Mapping[str, int]:
@@ -254,7 +292,7 @@ def predict_training(
         devices=times.places,
         run=ProgramRun(scenario, lambda: made().run.program, Outcome("fast", totals)),
         totals=totals,
-        bound_ps=lambda: sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING),
+        bound=lambda: LowerBound(sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING), "compute"),
         anew=functools.partial(predict_training, scenario, topology),
         n=len(times.places),
         planned=[call for found in times.known.values() for call in found.planned],

@@ -48,7 +48,7 @@ def triage_text(document: Mapping[str, Any]) -> str:
     lines += _listed("other findings", [f"{each['cause']}: {each['text']}" for each in document["also"]])
     why = grouped((each for each in document["alternatives"] if each["excluded_by"]), lambda each: each["excluded_by"])
     lines += _listed("excluded", [f"{', '.join(e['cause'] for e in every)}: {why}" for why, every in why.items()])
-    lines += [f"# echoes of it on other ranks: {document['echoes']} lines"] if document["echoes"] else []
+    lines += [f"# lines that only echo it: {document['echoes']}"] if document["echoes"] else []
     harmless = [f"{_quoted(each['evidence'][0])}: {each['text']}" for each in document["harmless"] if each["evidence"]]
     lines += _listed("harmless", harmless)
     lines += _listed("not read", document["unread"])

@@ -149,6 +149,18 @@ def test_a_call_that_all_joined_and_that_outlasts_minutes_is_stuck(tmp_path: Pat
     assert (document["cause"], document["where"]["group"]) == ("stuck call", "0 (default_pg)")
 
 
+def test_a_gpu_that_does_not_start_a_call_is_named(tmp_path: Path) -> None:
+    """With measured durations, dumps show on which GPU a call that all ranks made has not started."""
+
+    def queued(r: Recorder) -> None:
+        steps(r, tp=True)
+        r.call("all_reduce", done=False, line=9, **({"time_discovered_started_ns": None} if r.rank == 2 else {}))
+        r.call("all_reduce", group=mine(r), after_ms=300_000)
+
+    document = verdict(write(tmp_path / "dumps", 4, queued, groups=TP))
+    assert (document["cause"], document["where"]["rank"]) == ("call not started", 2)
+
+
 def healthy(r: Recorder, seed: int) -> None:
     """A job whose ranks are not in step, with calls under way, coalesced calls, messages, uneven and rooted data."""
     draw = random.Random(seed)

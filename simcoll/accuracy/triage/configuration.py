@@ -133,12 +133,12 @@ def _gpudirect(facts: LogFacts) -> Iterator[Setting]:
     nets = [link for link in facts.links if link.way.startswith("NET/") and "Socket" not in link.way]
     received = [link for link in nets if link.sends is False] or nets
     without = [link for link in received if not link.gdr]
-    unsaid = not nets and (facts.said["gdr on"] or not facts.said["gdr off"])
+    by_env = _set_to(facts, "NCCL_NET_GDR_LEVEL", _OFF) or _set_to(facts, "NCCL_NET_GDR_DISABLE", ("1",))
+    unsaid = not nets and not by_env and (facts.said["gdr on"] or not facts.said["gdr off"])
     if not facts.several_nodes or _plain(facts) or (nets and not without) or unsaid:
         return
     if nets and not any(link.way.startswith(("NET/IB", "NET/gIB")) for link in without) and not _modern(facts):
         return
-    by_env = _set_to(facts, "NCCL_NET_GDR_LEVEL", _OFF) or _set_to(facts, "NCCL_NET_GDR_DISABLE", ("1",))
     all_hosts = {link.host for link in received}
     hosts = sorted({link.host for link in without}) or sorted(facts.said["gdr off"])
     whole = [host for host in hosts if not any(link.gdr for link in received if link.host == host)]
@@ -254,7 +254,7 @@ def _variables(facts: LogFacts) -> Iterator[Setting]:
     """Yield other variables that change times, as far as simcoll models them; alone they are no finding."""
     for name in sorted(_MODELLED & facts.env.keys()):
         value, hosts = next(iter(facts.env[name].items()))
-        if value and (name != "NCCL_NET_GDR_LEVEL" or value in _OFF):
+        if value:
             named = {"NCCL_ALGO": "forced algorithm", "NCCL_PROTO": "forced protocol"}.get(name, name)
             cause = "channels" if "NCHANNELS" in name or "CTAS" in name else named
             sets = [f"env.{name}={value}"]

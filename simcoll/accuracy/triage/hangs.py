@@ -323,6 +323,11 @@ class Job:
         wait = min(waits, key=lambda wait: wait.since)
         text = f"all ranks joined {wait}, and it does not end: the network or a kernel is stuck."
         cure = "run with NCCL_DEBUG=INFO, look for completions with an error, port errors, Xid; test pairs of nodes"
+        queued = [rank for rank, event in wait.waiting.items() if not event.started]
+        if 0 < len(queued) < len(wait.waiting):
+            text = f"all ranks called {wait}, but on the GPUs of {ranks_text(queued)} it has not started."
+            cure = f"look for an earlier kernel or stream that holds the GPU of {ranks_text(queued[:1])}"
+            return self._of("call not started", text, wait, cure, "likely", queued[0])
         return self._of("stuck call", text, wait, cure, "likely")
 
     def _of(

@@ -12,13 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from simcoll.accuracy import table_join
 from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
+from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats import measured
 from simcoll.formats.debug_logs.log_lines import RANK_LIST, VARIABLE
 from simcoll.schedule.collectives import COLLECTIVES
 
-SLOW: Final = 0.85  # of the median busbw of equal measurements: runs differ by a few percent
+SLOW: Final = 0.85  # of the busbw of sound ones among equal measurements: runs differ by a few percent
 FEWEST: Final = 3  # equal measurements of which one can be called slow
 _NAMED: Final = re.compile(r"(?:^|[/\\])(?:node|pair|nic)\.([\w\-]+(?:\.[\w\-]+)*)\.(?:log|txt|out)(?:\.gz)?$")
 MOST_PAIRS: Final = 16
@@ -57,21 +59,27 @@ def commands(hosts: Sequence[str], gpus: int, nics: Sequence[str]) -> list[str]:
 
 def found(texts: Mapping[str, str], case: Case) -> Iterator[Finding]:
     """Yield what at least three equal measurements on other nodes or NICs show; nothing if there are none."""
-    answers = list(_answers(texts, case))
+    answers = list(_answers(texts, case)) if len(texts) >= FEWEST else []
     kinds: dict[tuple[object, ...], list[_Answer]] = defaultdict(list)
     for answer in answers:
         kinds[len(answer.hosts), answer.nic is not None, answer.call].append(answer)
     compared = [group for group in kinds.values() if len({(a.hosts, a.nic) for a in group}) >= FEWEST]
     if not compared:
         return
-    slow = {a.name: statistics.median(b.busbw for b in group) for group in compared for a in group}
-    bad = [a for group in compared for a in group if a.busbw < SLOW * slow[a.name]]
+    usual = {a.name: _usual(group) for group in compared for a in group}
+    bad = [a for group in compared for a in group if a.busbw < SLOW * usual[a.name]]
     good = [a for group in compared for a in group if a not in bad]
     if not bad:
         text = f"{len(good)} measurements of nodes, pairs or NICs agree within {1 - SLOW:.0%}."
         yield Finding("healthy", text, "sound", evidence=tuple(map(_shown, good[:4])))
         return
-    yield _place(bad, good, slow)
+    yield _place(bad, good, usual)
+
+
+def _usual(group: Sequence[_Answer]) -> float:
+    """Return the busbw (GB/s) of sound ones among equal measurements: the median of the faster half."""
+    rates = sorted((answer.busbw for answer in group), reverse=True)
+    return statistics.median(rates[: len(rates) // 2])
 
 
 def _place(bad: Sequence[_Answer], good: Sequence[_Answer], usual: Mapping[str, float]) -> Finding:
@@ -114,6 +122,7 @@ def _place(bad: Sequence[_Answer], good: Sequence[_Answer], usual: Mapping[str, 
 
 
 def _answers(texts: Mapping[str, str], case: Case) -> Iterator[_Answer]:
+    given = table_join.defaults(dict(map(yaml_tree.condition, case.where)))
     for name, text in texts.items():
         hosts = tuple(dict.fromkeys(match["host"] for match in RANK_LIST.finditer(text)))
         if not hosts and (named := _NAMED.search(name)):
@@ -123,7 +132,7 @@ def _answers(texts: Mapping[str, str], case: Case) -> Iterator[_Answer]:
         in_name = re.search(r"(?:^|[/\\])nic\.([\w\-]+)\.", name)
         nic = in_name[1] if in_name else listed[0].strip("=") if listed and "," not in listed[0] else None
         try:
-            rows = measured.parse_measured(text, name, chosen=True)
+            rows = measured.parse_measured(text, name, given, chosen=True)
         except InputError:
             continue
         best = max(rows, key=lambda row: row.size_bytes)

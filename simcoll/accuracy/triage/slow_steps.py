@@ -87,7 +87,7 @@ class Timing:
             last = late.argmax(axis=1)
             second = np.median(late, axis=1)
             for column, of_rank in enumerate(calls):
-                mine = last == column
+                mine = (last == column) & (late[:, column] > second)
                 row = total[of_rank.rank]
                 row[0] += float(late[:, column].sum())
                 row[1] += float((late[:, column] - second)[mine].sum()) / span if span else 0.0

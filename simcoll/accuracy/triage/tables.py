@@ -7,6 +7,7 @@ measured one. What the log denies is no explanation.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -20,23 +21,43 @@ from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.machine_of_log import best_machine
 from simcoll.errors import InputError, SimcollError
 from simcoll.formats import measured
-from simcoll.report.verdicts import of_diagnosis
+from simcoll.report.verdicts import of_diagnosis, only_faster
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import short_size
 
 KIND: Final = "table"
+_WHOLE: Final = re.compile(  # a whole line of NCCL's log, with a launcher's label
+    r"(?:\S{1,60}[>:] ?)?(?:\[[0-9\-:. ]+\] ?)?[\w.\-]{1,253}:[0-9]+:[0-9]+ \[-?[0-9]*\] (?:\S+ )?NCCL "
+)
+_OF_TABLES: Final = re.compile(r"\bnranks\b|version|\bset (?:by environment )?to\b")  # what says more of a table
 HALF: Final = 0.5  # share of the error that may remain, if a setting explains a table
 PART: Final = 0.8  # and if it explains a part
 
 
 def looks(file: GivenFile) -> bool:
-    """Return whether a file has rows of measured times."""
-    return not file.is_pickle and measured.looks(file.text())
+    """Return whether a file has rows of measured times; whole lines of NCCL's log are none."""
+    if file.is_pickle:
+        return False
+    return measured.looks("\n".join(line for line in file.text().split("\n") if " NCCL " not in line))
+
+
+def _text(file: GivenFile) -> str:
+    """Return a file's text in which lines of NCCL's log that say nothing of a table are empty. Of calls, which name the
+    collective, the first line after each other line stays."""
+    lines, called = file.text().split("\n"), False
+    for number, line in enumerate(lines):
+        if " NCCL " not in line or not _WHOLE.match(line):
+            called = called and not line
+        elif ": opCount " in line and not called:
+            called = True
+        elif not _OF_TABLES.search(line):
+            lines[number] = ""
+    return "\n".join(lines)
 
 
 def alone(file: GivenFile, case: Case) -> Document:
     """Return the diagnosis of a table without a log; raises InputError without a machine, and as `diagnosed`."""
-    text = file.text()
+    text = _text(file)
     _find_machine(text, file.name, case)
     if case.machine is None:
         cure = "add --on SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
@@ -63,29 +84,28 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     """Yield what tables show: the bad node, cable or NIC that tables of pairs of nodes find; else for each table
     whether times are healthy, and what explains them if not, settings of the log first."""
     settings: Sequence[Setting] = case.notes.get("settings", ())
-    texts = {file.name: file.text() for file in files}
+    texts = {file.name: _text(file) for file in files}
     if compared := list(pairs_of_nodes.found(texts, case)):
         yield from compared
         return
-    blamed = {id(setting): setting for setting in settings if setting.blamed}
-    healthy = bool(texts)
+    found: list[Finding] = []
     for name, text in texts.items():
         try:
             _find_machine(text, name, case)
             if case.machine is None:
                 raise InputError("the machine is not known", "add --on SYSTEM (`simcoll list topologies` has all)")
-            found = list(judged(text, name, case))
+            found += judged(text, name, case)
         except InputError as error:
             case.warnings.append(str(error.diagnostics[0]))
-            healthy = False
-            continue
-        yield from found
-        healthy = healthy and all(finding.role == "sound" for finding in found)
-        named = {finding.cause for finding in found if finding.role == "cause"}
-        blamed = {key: setting for key, setting in blamed.items() if setting.finding.cause not in named}
+    yield from found
+    explained = {finding.cause for finding in found if finding.role == "cause"}
+    healthy = bool(found) and all(finding.role == "sound" for finding in found)
     for setting in settings:
-        is_cause = id(setting) in blamed and not (healthy and setting.finding.slows)
-        yield setting.finding if is_cause else setting.as_remark()
+        finding = setting.finding
+        if finding.cause not in explained:
+            acquitted = finding.slows and (healthy or explained)
+            sure: Confidence = "likely" if finding.slows and found else finding.confidence
+            yield replace(finding, confidence=sure) if setting.blamed and not acquitted else setting.as_remark()
 
 
 def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
@@ -169,7 +189,7 @@ def _by_hypothesis(document: Mapping[str, Any], name: str, guessed: bool) -> Fin
     machine that was `guessed` from its GPUs, the network may be another one."""
     text = of_diagnosis(document)
     shown = (Evidence.of(name, None, _rate(document).said),)
-    if document["verdict"] == "healthy":
+    if document["verdict"] == "healthy" or only_faster([region for region in document["regions"] if region["off"]]):
         return Finding("healthy", text, "sound", evidence=shown)
     sure: Confidence = "open" if document["also"] or document["sure"] == "open" else "likely"
     if document["sure"] == "clear" and sure == "likely" and any((p["nodes"] or 1) == 1 for p in document["points"]):

@@ -184,6 +184,8 @@ def _tests(text: str, source: str) -> list[_Test]:
     label = held = ""  # held: the beginning of a row that debug output cut off, in line held_at
     held_at = 0
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        if not full:
+            continue
         line = _plain(full, debug)
         cut = len(line) < len(full)
         if test := _header(line, Place(source, number, 1), before):
@@ -297,7 +299,7 @@ def _plain(line: str, debug: re.Pattern[str]) -> str:
 
     If an operator directly precedes the host's name, the operator stays.
     """
-    if len(line) > LONGEST:
+    if not line or len(line) > LONGEST:
         return ""
     if (label := _LABEL.match(line)) and line.count(label[1]) > 1:  # a launcher labels each piece that was written
         line = line[: label.end()] + line[label.end() :].replace(label[1], " " * len(label[1]))
@@ -470,7 +472,8 @@ def _listed(before: list[str]) -> _Members | None:
 def _members(text: str) -> _Members:
     """Return the number of ranks that NCCL's debug output says of all communicators, and the number of hosts if each
     rank said so; None for what it does not say."""
-    found = {(m[3], m[2]): m[1] for m in _COMM.finditer(text)}
+    lines = (line for line in text.splitlines() if "ranks " in line.lower())
+    found = {(m[3], m[2]): m[1] for line in lines for m in _COMM.finditer(line)}
     numbers = {int(count) for count, _ in found}
     if len(numbers) != 1:
         return None, None

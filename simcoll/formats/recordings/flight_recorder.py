@@ -296,8 +296,9 @@ def _whole(value: Any) -> int:
 
 
 def _number(entry: Mapping[str, Any]) -> tuple[bool, int]:
-    """Return whether an entry is of a point-to-point call, and the number of the call."""
-    if entry.get("is_p2p") is True:
+    """Return whether an entry is of a point-to-point call, which old dumps do not say, and the number of the call."""
+    p2p = entry.get("is_p2p")
+    if p2p is True or (p2p is None and _text(entry["profiling_name"]).split(":")[-1].startswith(("send", "recv"))):
         return True, _whole(entry.get("p2p_seq_id"))
     return False, _whole(entry.get("collective_seq_id", entry.get("seq_id")))
 

@@ -41,17 +41,23 @@ class _Shown(NamedTuple):
 
 
 def animate(schedule: Schedule, states: Sequence[State], op: str, path: Path) -> None:
-    """Write an animation to a file, `.svg` or `.gif`: what all ranks hold before the first step, after each step and at
-    the end. Raises InputError for another suffix, for a schedule too large to be read, and for an unwritable file."""
+    """Write an animation to a file, `.svg` or `.gif`. Raises InputError for another suffix, for an unwritable file, and
+    as `picture` does."""
     kind = path.suffix.lower()
     if kind not in (".svg", ".gif"):
         raise InputError(f"--animate: {path} is neither .svg nor .gif", "give the file one of these endings")
-    cells, frames = schedule.participants * schedule.n_slots, len(states) + 1
+    write_atomically(path, picture(schedule, states, op, kind))
+
+
+def picture(schedule: Schedule, states: Sequence[State], op: str, kind: str = ".svg") -> bytes:
+    """Return an animation: what all ranks hold before the first step, after each step and at the end. Raises InputError
+    for a schedule too large to be read."""
+    cells, frames = schedule.participants * len(named_slots(schedule)), len(states) + 1
     if cells > MOST_CELLS or frames > MOST_FRAMES:
         problem = f"--animate: {cells} cells in {frames} pictures cannot be read"
         raise InputError(problem, f"take fewer ranks: at most {MOST_CELLS} cells, {MOST_FRAMES} pictures")
     figure, shown = _figure(schedule, [*states, finished(schedule, states[-1], op)], op)
-    write_atomically(path, _svg(figure, shown, frames) if kind == ".svg" else _gif(figure, shown, frames))
+    return _svg(figure, shown, frames) if kind == ".svg" else _gif(figure, shown, frames)
 
 
 def _figure(schedule: Schedule, states: Sequence[State], op: str) -> tuple[Figure, list[_Shown]]:
