@@ -71,6 +71,16 @@ def test_a_page_is_a_session(
         registry.ALGORITHMS.update(known)
 
 
+def test_every_lesson_has_a_command() -> None:
+    """The page of lessons, which is run like every page, shows each collective and each operator with numbers, groups
+    with leaders, buckets, and tables of messages."""
+    text = (DOCS / "lessons.md").read_text("utf-8")
+    shown = re.findall(r"^\$ simcoll show (\w+)/.*--values", text, re.M)
+    assert {*shown} == {*registry.ALGORITHMS}
+    assert {*re.findall(r"--op (\w+)", text)} == {"sum", "prod", "min", "max", "avg"}
+    assert all(word in text for word in ("--groups", "--subgroups", "bucket_cap", "--ranks 2,4,8,16,32", "softmax"))
+
+
 def compared(console: str) -> list[str]:
     """The lines of a console as they are compared."""
     lines = console.splitlines()
