@@ -10,10 +10,9 @@ from simcoll.accuracy.triage import pairs_of_nodes, tables
 from simcoll.accuracy.triage.findings import Case, Finding
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.kinds import KINDS
+from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.errors import InputError, visible
 from simcoll.formats.debug_logs.log_lines import RANK_LIST
-from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.topology_builder import load_system
 
 SCHEMA: Final = "simcoll.diagnose/3"
 SHOWN: Final = 12  # lines of evidence in the document
@@ -61,7 +60,8 @@ def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
         return {}
     texts = [file.text() for file in files]
     hosts = dict.fromkeys(match["host"] for text in texts for match in RANK_LIST.finditer(text))
-    counts = load_system(case.machine).counts if case.machine in shipped_systems() else {}
+    system = system_of(case.machine)
+    counts = system.counts if system else {}
     nics = case.details.get("log", {}).get("nics", {})
     return {"commands": pairs_of_nodes.commands(list(hosts), counts.get("gpu", 8), next(iter(nics.values()), ()))}
 
