@@ -13,6 +13,7 @@ from sphinx.application import Sphinx
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+import notebook  # noqa: E402
 from playground_data import script  # noqa: E402
 
 import simcoll  # noqa: E402
@@ -53,6 +54,8 @@ def _fill(app: Sphinx, docname: str, text: list[str]) -> None:
 
 
 def _file(found: re.Match[str]) -> str:
+    if found[1].endswith(".ipynb"):
+        return notebook.page(HERE / found[1])
     options = "\n".join(re.findall(r":[\w-]+:(?: \d+)?", found[2]))
     return f"````{{include}} {found[1]}\n{options}\n````"
 

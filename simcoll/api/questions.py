@@ -6,9 +6,9 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from simcoll.api.results import Reply, Results
+from simcoll.api.results import MadeSchedule, Reply, Results, Worked
 from simcoll.api.sweeps import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
@@ -19,8 +19,12 @@ from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
 from simcoll.scenario import caveats, scenario_files
 from simcoll.scenario.scenario_files import Point
+from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import unboxed
+
+if TYPE_CHECKING:
+    from simcoll.accuracy.triage.given_files import GivenFile
 
 Where = Mapping[str, Any]  # columns of a measured table, each with a value or a list of values
 P = ParamSpec("P")
@@ -99,6 +103,31 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
 
 
 @_question
+def show(schedule: Schedule, values: object = "random", op: str | None = None) -> Worked:
+    """Work a schedule with numbers; see `states` for `values` and `op`. Its key `states` holds what `states` returns.
+
+    Printed, it has what each rank holds before the first step, after each step and at the end; in a notebook it shows
+    itself as an animation. Raises InputError.
+
+    >>> from simcoll import build
+    >>> show(build("all_reduce", "naive", 2), [[1, 2], [3, 4]])["states"][-1]
+    [[4, 6], [4, 6]]
+    """
+    from simcoll.report import schedule_view
+    from simcoll.report.plot.animation import picture
+    from simcoll.schedule import values as work
+
+    operator = work.operator(schedule.collective, op)
+    found, held = work.worked(schedule, values, op), work.states(schedule, values, op)
+    try:
+        svg = picture(schedule, found, operator)
+    except InputError:
+        svg = None
+    line = schedule_view.counts_line(schedule)
+    return Worked({"states": held}, line, f"{line}\n{schedule_view.values(schedule, found, operator)}", svg)
+
+
+@_question
 def explain(asked: Asked = None, /, *, what_if: bool = True, **keys: Any) -> Reply:
     """Return the critical path of each point, the links that limit its time, and simulated changes that would make it
     faster.
@@ -151,6 +180,32 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
 
 
 @_question
+def synthesize(collective: str, /, *, max_trees: int = 0, **keys: Any) -> MadeSchedule:
+    """Make a schedule that uses a network as well as its bound allows, and return it with the bound and the proofs.
+
+    `keys` are keys of a scenario. Without them the size is 1 GiB and the profile `ideal`. `max_trees` limits the trees
+    of a root. Raises InputError for wrong keys and several points, RefusedError if no schedule can be made.
+
+    >>> ring = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1 us"}}
+    >>> made = synthesize("all_gather", topology=ring, size="1 MiB")
+    >>> made["bound_kind"], made["proved"], made.schedule.n
+    ('cut', True, 4)
+    """
+    from simcoll.explanation.synthesis import of_scenario
+    from simcoll.report import synthesis_text
+
+    start = {"collective": collective, "algorithm": "synthesized", "size": "1 GiB", "profile": "ideal"}
+    points = points_of(start, keys)
+    if len(points) != 1:
+        raise InputError(f"{len(points)} points are given, and one schedule is made at a time", "give one of each key")
+    with points[0].placing():
+        made = of_scenario(points[0].scenario, max_trees)
+    reply = MadeSchedule(made.document(), synthesis_text.verdict(made), synthesis_text.text(made))
+    reply.schedule = made.schedule
+    return reply
+
+
+@_question
 def compare(
     measured: Measured, asked: Asked = None, /, *, on: Machine | None = None, where: Where | None = None, **keys: Any
 ) -> Reply:
@@ -180,25 +235,36 @@ def compare(
 
 @_question
 def diagnose(measured: Measured, /, on: Machine | None = None, *, where: Where | None = None, **keys: Any) -> Reply:
-    """Return whether measured times are normal for this hardware. If they are not, return the faults that explain them
-    best.
+    """Return whether measured times are normal for this hardware, and what a job's files say is wrong with it.
 
-    `where`, `nodes` and `collective` select rows; a row without a value in the column `nodes` or `collective` counts as
-    having the given value. Raises InputError for tables and topologies that cannot be read, and if no row can be
-    predicted.
+    `measured` is a measured table, or files of a job that is slow or stands still: a file, a folder, or a list of them,
+    with tables and NCCL's debug logs. With files that show the machine, `on` may be left out. `where`, `nodes` and
+    `collective` select rows; a row without a value in the column `nodes` or `collective` counts as having the given
+    value. Raises InputError for files and topologies that cannot be read, and if no row can be predicted.
 
     >>> kept = {"ranks": 8, "collective": "all_reduce", "dtype": "float16"}
     >>> diagnose("h100_sxm_nccl-2.27.3.csv", on="hgx-h100", where=kept).verdict
     'Healthy: 21 points are as hgx-h100 should be by nccl-hopper.'
     """
-    from simcoll.accuracy.diagnosis.diagnose import diagnosed
-    from simcoll.report import accuracy_text
-    from simcoll.report.verdicts import of_diagnosis
+    from simcoll.accuracy.triage.findings import Case
+    from simcoll.accuracy.triage.verdict import triaged
+    from simcoll.report.triage_text import answer
 
-    text, source = table(measured)
     rows, sets = _of_rows(where, keys)
-    found = named(diagnosed(text, source, _named_machine(on), rows, sets))
-    return Reply(found, of_diagnosis(found), accuracy_text.diagnosis_text(found))
+    found = named(triaged(_files(measured), Case(None if on is None else machine(on), rows, sets)))
+    return Reply(found, *answer(found))
+
+
+def _files(measured: Measured) -> list[GivenFile]:
+    """Return the files of a folder, of paths, or of a measured table in any form."""
+    from simcoll.accuracy.triage.given_files import GivenFile, opened
+
+    if isinstance(measured, list | tuple) and all(isinstance(each, str | Path) for each in measured):
+        return opened(map(str, measured))
+    if isinstance(measured, str | Path) and "\n" not in str(measured):
+        return opened([str(measured)])
+    text, source = table(measured)
+    return [GivenFile(source, None, text.encode())]
 
 
 @_question

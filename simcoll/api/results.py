@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, SupportsIndex, overload
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, dotted, to_csv, write_atomically
+from simcoll.schedule.schedule import Schedule
 from simcoll.units import unboxed
 
 if TYPE_CHECKING:
@@ -215,6 +216,28 @@ class Reply(dict[str, Any]):
         from html import escape
 
         return f"<p><strong>{escape(self.verdict)}</strong></p><pre>{escape(self.text)}</pre>"
+
+
+class Worked(Reply):
+    """A schedule worked with numbers, as `simcoll.show` returns it. In a notebook it shows itself as an animation."""
+
+    def __init__(self, document: Mapping[str, Any], verdict: str, text: str, svg: bytes | None):
+        super().__init__(document, verdict, text)
+        self.svg = svg
+        """The animation as SVG; None if it is too large to be read."""
+
+    def _repr_html_(self) -> str:
+        from base64 import b64encode
+
+        if self.svg is None:
+            return super()._repr_html_()
+        return f'<img alt="" src="data:image/svg+xml;base64,{b64encode(self.svg).decode("ascii")}">'
+
+
+class MadeSchedule(Reply):
+    """The reply of `synthesize`: the document, and the `schedule` that was made."""
+
+    schedule: Schedule
 
 
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:

@@ -95,7 +95,9 @@ class Sweep:
             named[name] = (key, value)
         parents_first = sorted(named.items(), key=lambda each: each[0].count("."))
         for name, (key, value) in parents_first:
-            node = yaml_tree.located(spelt(value, name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1))
+            node = yaml_tree.located(
+                spelt(value, "" if name == "moe.experts" else name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1)
+            )
             tree = scenario_files.with_machine(yaml_tree.put(scenario_files.with_machine(tree), name, node))
         return scenario_files.points(tree)
 
@@ -139,7 +141,10 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
 def sets_of(keys: Mapping[str, Any]) -> list[str]:
     """Return keys as texts that `--set` takes; error messages call them by their keywords."""
     named = {key: (key.replace("__", "."), value) for key, value in keys.items()}
-    plain = {key: (name, spelt(value, name.rsplit(".", 1)[-1])) for key, (name, value) in named.items()}
+    plain = {
+        key: (name, spelt(value, "" if name == "moe.experts" else name.rsplit(".", 1)[-1]))
+        for key, (name, value) in named.items()
+    }
     return [OptionValue(name, json.dumps(value), f"{key}=") for key, (name, value) in plain.items()]
 
 
@@ -233,10 +238,15 @@ def spelt(value: Any, key: str = "") -> Any:
         )
     if isinstance(value, Schedule):
         return str(_kept(schedule_json.dump(value), value.algorithm or "schedule", ".json"))
+    if isinstance(value, Mapping) and "hidden" in value:  # a transformer's shapes, of which none has a unit
+        return {name: _listed(unboxed(each)) for name, each in value.items()}
     if isinstance(value, Mapping):
         inside = _WITHIN if key in _SIZES | _RATES | _TIMES else frozenset()
-        of_ranks = key == "arrivals"
-        return {name: spelt(each, key if of_ranks or name in inside else name) for name, each in value.items()}
+        of_ranks, counted = key == "arrivals", {"experts"} if "hidden" in value else set()  # else their time
+        return {
+            name: spelt(each, key if of_ranks or name in inside else "" if name in counted else name)
+            for name, each in value.items()
+        }
     if isinstance(value, list | tuple | range):
         return [spelt(child, key) for child in value]
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:

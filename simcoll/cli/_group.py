@@ -38,6 +38,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
         "measured_table_commands.compare",
         "Compare predictions with a measured table, or with nccl-tests' text.",
     ),
+    "steps": ("measured_table_commands.steps", "Predict each row of a table of published training steps."),
     "diagnose": ("measured_table_commands.diagnose", "Check whether measured times are as this hardware should give."),
     "calibrate": (
         "measured_table_commands.calibrate",
@@ -56,6 +57,10 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
     ),
     "export": ("convert.export", "Write a schedule, a topology or results for another program."),
     "show": ("catalog.show", "Show the transfers, counts and data of an algorithm."),
+    "synthesize": (
+        "synthesize.synthesize",
+        "Make a schedule for a network, with the bound of its throughput and the proof of both.",
+    ),
     "verify": ("catalog.verify", "Prove that schedules do what their collectives promise."),
     "list": ("catalog.list_", "List what simcoll knows."),
     "topology": ("catalog.topology", "List and show topologies."),

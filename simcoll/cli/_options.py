@@ -31,6 +31,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
         from simcoll.schedule import registry
         from simcoll.schedule.collectives import COLLECTIVES
         from simcoll.topology.machine_files import shipped_systems
+        from simcoll.workload.expert_routing import BY_EXPERTS
 
         def algorithms() -> list[str]:
             asked = context.params.get("collective")
@@ -43,7 +44,7 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
             "profile": shipped_profiles,
             "collective": lambda: COLLECTIVES,
             "algorithm": algorithms,
-            "executor": lambda: ("nccl", "msccl", "p2p"),
+            "executor": lambda: ("nccl", "msccl", "p2p", *BY_EXPERTS),
             "schedule": lambda: (f"{c}/{name}" for c in COLLECTIVES for name in registry.names(c)),
             "table": lambda: sorted(path.name for path in shipped("measured").glob("*.csv")),
             "format": lambda: FORMATS,

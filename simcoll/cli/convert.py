@@ -23,13 +23,13 @@ FORMATS = (
 
 
 @click.command(name="import")
-@click.argument("file", metavar="FILE|-", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, metavar="FILE…|DIR|-", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: print it]")
 @click.option("--as", "kind", metavar="KIND", help="Kind of the file, if it is not recognised.")
 @click.option(
     "--assume",
     metavar="SYSTEM",
-    help="Shipped system whose values replace those that a topology file lacks.",
+    help="Shipped system whose values replace those that a topology file lacks, or on which a recorded step runs.",
     shell_complete=completed("system"),
 )
 @click.option("--collective", metavar="NAME", help="Collective of a schedule or table, if the file does not name it.")
@@ -42,7 +42,7 @@ FORMATS = (
 )
 @JSON
 def import_(
-    file: Path,
+    files: tuple[Path, ...],
     output: Path | None,
     kind: str | None,
     assume: str | None,
@@ -54,7 +54,8 @@ def import_(
 
     Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML, node-link
     JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements
-    become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV).
+    become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV). Dumps of PyTorch's flight recorder (FILE… or DIR)
+    become the workload of the recorded step, on --assume SYSTEM.
     """
     from simcoll.config import input_files, yaml_tree
     from simcoll.formats import importers
@@ -63,8 +64,11 @@ def import_(
 
     values = dict(yaml_tree.condition(column, "--set") for column in columns)
     asked = importers.ImportOptions(assume, collective, values)
-    text = input_files.text_of_stdin(importers.MOST_BYTES) if str(file) == "-" else importers.read_bounded(file)
-    imported = importers.convert(text, str(file), asked, kind)
+    piped = str(files[0]) == "-"
+    imported = importers.recorded(files, asked) if kind is None and not piped else None
+    if imported is None:
+        text = input_files.text_of_stdin(importers.MOST_BYTES) if piped else importers.read_bounded(files[0])
+        imported = importers.convert(text, str(files[0]), asked, kind)
     if output and output.suffix not in imported.suffixes:
         raise InputError(f"{output}: wrong ending for a {imported.kind}", f"end its name in {imported.suffixes[0]}")
     notes = imported.notes

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from simcoll.cli._options import JSON, QUIET, SCENARIO_OR_KEYS, SETS, with_keys
 from simcoll.cli._terminal import progress
 from simcoll.errors import Diagnostic, InputError, RefusedError
+
+if TYPE_CHECKING:
+    from simcoll.scenario.scenario_files import Point
 
 MOST_POINTS: Final = 20
 
@@ -35,8 +39,12 @@ def explain(scenario: str | None, sets: tuple[str, ...], no_what_if: bool, as_js
     from simcoll.report.overlap import summary
     from simcoll.report.verdicts import of_explanation, of_several
     from simcoll.scenario.scenario_files import load
+    from simcoll.workload.training_keys import TrainingStep
 
     points = load(scenario, sets)
+    if any(isinstance(point.scenario.workload, TrainingStep) for point in points):
+        _explain_steps(points, not no_what_if, as_json)
+        return 0
     if len(points) > MOST_POINTS:
         mistake = f"{scenario or 'this'} has {len(points)} points, and at most {MOST_POINTS} are explained at once"
         raise InputError(mistake, "narrow it, e.g. --set size='64 MiB' --set algorithm=ring")
@@ -64,3 +72,16 @@ def explain(scenario: str | None, sets: tuple[str, ...], no_what_if: bool, as_js
         print(text_table.wrapped(of_explanation(documents[0]), "  ") if len(documents) == 1 else of_several(documents))
         print(text_table.remarks_wrapped("\n".join([text(documents), *overlap])))
     return 0
+
+
+def _explain_steps(points: Sequence[Point], what_if: bool, as_json: bool) -> None:
+    """Print the explanations of training steps."""
+    from simcoll.explanation.explain import SCHEMA
+    from simcoll.explanation.training_advice import explained_step
+    from simcoll.report import training_text
+
+    documents = [explained_step(point, what_if) for point in points]
+    if as_json:
+        print(json.dumps({"schema": SCHEMA, "points": documents}, indent=1))
+    else:
+        print("\n\n".join(map(training_text.explanation, documents)))

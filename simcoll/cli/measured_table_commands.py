@@ -80,37 +80,64 @@ def compare(
 
 
 @click.command()
+@click.argument("table", metavar="TABLE.csv|-", shell_complete=completed("file", "table"))
+@WHERE
+@JSON
+def steps(table: str, where: tuple[str, ...], as_json: bool) -> int:
+    """Predict each row of a table of published training steps.
+
+    TABLE.csv has a step in each row: shapes of the model, GPUs, parallelism, batch, framework. A row that has a time is
+    compared with the prediction. A row that says whether it ran out of memory, or how much memory it took, is compared
+    with the predicted memory. A row that does not say enough is refused, with the reason.
+    """
+    from simcoll.accuracy.published_steps import predicted
+    from simcoll.report.accuracy_text import steps_table
+
+    document = predicted(measured_text(table), table, where)
+    print(json.dumps(document, indent=1) if as_json else steps_table(document))
+    return 0
+
+
+@click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE…|DIR|-", shell_complete=completed("file", "table"))
 @WHERE
 @SETS
+@click.option("--next", "following", is_flag=True, help="Print the commands of nccl-tests that would decide, too.")
+@output_folder("Folder for the picture of recorded calls and ranks.")
 @JSON
 @with_measured_on
 def diagnose(
-    files: tuple[str, ...], topology: str | None, where: tuple[str, ...], sets: tuple[str, ...], as_json: bool
+    files: tuple[str, ...],
+    topology: str | None,
+    where: tuple[str, ...],
+    sets: tuple[str, ...],
+    following: bool,
+    output: Path | None,
+    as_json: bool,
 ) -> int:
     """Find out why a job is slow or stands still.
 
-    FILE is a measured table, the output of nccl-tests, or NCCL's debug log (NCCL_DEBUG=INFO), of one rank or of all,
-    packed by gzip or not; DIR is a folder of such files; `-` reads a pipe. The first lines say what is wrong, where,
-    how sure that is, and what to do next. With a log `--on` may be left out if the log shows the machine.
+    FILE is a measured table, the output of nccl-tests, NCCL's debug log (NCCL_DEBUG=INFO), a dump of PyTorch's flight
+    recorder, lines of its watchdog, an answer of NCCL's RAS, or lines of NCCL Inspector, of one rank or of all, packed
+    by gzip or not; DIR is a folder of such files; `-` reads a pipe. The first lines say what is wrong, where, how sure
+    that is, and what to do next. With a log `--on` may be left out if the log shows the machine.
 
     For a table alone the output says for each point whether its time is as this hardware should give. It names the
     regions of sizes whose times are not normal, and the simulated fault that explains them best. The exit status is 0
     if nothing is wrong, 1 if something is, and 2 if the files do not tell.
     """
-    from simcoll.accuracy.diagnosis.diagnose import SCHEMA
     from simcoll.accuracy.triage.findings import Case
-    from simcoll.accuracy.triage.verdict import STATUS, triaged
-    from simcoll.report.accuracy_text import diagnosis_text
-    from simcoll.report.triage_text import triage_text
+    from simcoll.accuracy.triage.given_files import opened
+    from simcoll.accuracy.triage.verdict import triaged
+    from simcoll.report import run_plots
+    from simcoll.report.triage_text import STATUS, answer
 
-    document = triaged(files, Case(topology, where, sets, Lines()))
-    table_alone = document["schema"] == SCHEMA
-    text = diagnosis_text if table_alone else triage_text
-    print(json.dumps(document, indent=1) if as_json else text(document))
-    if table_alone:
-        return 0 if document["verdict"] == "healthy" else 1
-    return STATUS[document["verdict"]]
+    document = triaged(opened(files), Case(topology, where, sets, Lines(), following=following))
+    if output:
+        for path in run_plots.recorded(document, output):
+            print(path, file=sys.stderr)
+    print(json.dumps(document, indent=1) if as_json else answer(document).text)
+    return STATUS.get(document["verdict"], 1)  # a table alone has the explanation as its verdict
 
 
 @click.command()

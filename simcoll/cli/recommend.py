@@ -41,21 +41,30 @@ def recommend(
     """Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.
 
     From the smallest to the largest size, all algorithms that can run are simulated. Bisection finds the sizes at
-    which the best changes. For a workload, the algorithm and the bucket size are recommended.
+    which the best changes. For a workload, the algorithm and the bucket size are recommended. For a step of the
+    template `training`, parallelism, micro batch, recomputation and schedule are recommended.
     """
     from simcoll.config.input_files import ImportLog
     from simcoll.explanation.recommendation import SCHEMA, recommendations
+    from simcoll.explanation.training_advice import StepSearch
     from simcoll.prediction import result_rows
     from simcoll.prediction.workers import check_jobs
+    from simcoll.report import training_text
     from simcoll.report.exports import nccl_tables
     from simcoll.report.recommendation_text import text
     from simcoll.scenario.scenario_files import load
+    from simcoll.workload.training_keys import TrainingStep
 
     check_jobs(jobs)
     if to and not output:
         raise InputError("--to needs a file to write", "name it with -o")
     names = [name.strip() for names in among for name in names.split(",")]
-    asked = recommendations(load(scenario, sets), names if among else None)
+    points = load(scenario, sets)
+    if isinstance(points[0].scenario.workload, TrainingStep):
+        found = StepSearch(points[0]).document()
+        print(json.dumps({"schema": SCHEMA, **found}, indent=1) if as_json else training_text.recommendation(found))
+        return
+    asked = recommendations(points, names if among else None)
     _simulate(asked, jobs, quiet)
     document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [each.document() for each in asked]}
     notes = ImportLog()

@@ -108,7 +108,8 @@ def run(
 @click.option("--ranks", type=Whole(), help="Number of ranks.  [default: all GPUs]")
 @click.option(
     "--executor",
-    help="nccl, msccl or p2p.  [default: nccl for NCCL's own algorithms, else msccl]",
+    help="nccl, msccl or p2p, for tokens pairwise, deepep or low-latency.  [default: nccl for NCCL's own algorithms, "
+    "else msccl; pairwise]",
     shell_complete=completed("executor"),
 )
 @output_folder("Folder for `results.csv`, `manifest.json` and `plots/`.")

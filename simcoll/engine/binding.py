@@ -22,7 +22,7 @@ from simcoll.engine._dependencies import Edges, ahead, inherited, numbered, vers
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError, TopologyError
-from simcoll.schedule.collectives import collective
+from simcoll.schedule.collectives import collective, weights_of
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
 
 BYTES: Final = 350  # of memory for each transfer of a running program; 270 to 380 depending on the hops of its route
@@ -132,7 +132,7 @@ class _Frame:
                 self.credits.clear()
             connection = program.way if not program.schedule.routes else numbered(program.src, program.dst)[0]
             if program.params.channels > 1:
-                number = _channel_numbers(program.schedule, program.loops, program.params)
+                number = _channel_numbers(program.schedule, program.loops, program.params, program.routes, program.way)
                 connection, _ = numbered(connection, number)
             self.credits[slots] = ahead(connection, slots)
         return self.credits[slots] if slots else program.credit
@@ -191,7 +191,6 @@ def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], 
         loop, transfer = program_order(schedule, loops)
         whole = _repeated(waits, loop, transfer)
         src, dst, own = src[transfer], dst[transfer], own[transfer]
-    number = _channel_numbers(schedule, loops, params)
     way, ways = numbered(src, dst)
     if schedule.routes:
         way, ways = numbered(way, own + np.int32(1))
@@ -199,7 +198,7 @@ def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], 
         routes = _own_routes(schedule, src[some], dst[some], own[some], network, devices)
     else:
         routes = _routes(src, dst, way, ways, network, devices)
-    nothing = np.zeros(0, np.int64)
+    nothing, number = np.zeros(0, np.int64), _channel_numbers(schedule, loops, params, routes, way)
     columns = Columns(way, nothing, nothing, number, *whole)
     program = assemble(schedule, params, network, routes, columns, None, loops)
     return _Frame(program, schedule.by_slot(), found.slots, found.owner)
@@ -285,7 +284,8 @@ def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slot
         joins=schedule.joins[rows],
         route=schedule.route[rows],
     )
-    number = np.broadcast_to(_channel_numbers(schedule, program.loops, params), len(program))[left]
+    of_all = _channel_numbers(schedule, program.loops, params, program.routes, program.way)
+    number = np.broadcast_to(of_all, len(program))[left]
     columns = Columns(program.way[left], program.sizes, program.kind[left], number, *dependencies(some))
     made = assemble(schedule, params, network, program.routes, columns, None, program.loops)
     return replace(made, params=program.params, arrivals=program.arrivals, sent=left)
@@ -330,13 +330,14 @@ def _inputs(rows: Schedule, reads: Index) -> tuple[Index, Index]:
 def _held(schedule: Schedule, nbytes: int, itemsize: int, weights: object) -> NDArray[np.int64]:
     """Return the bytes of each slot of each rank's buffer, int64 (n, n_chunks)."""
     contract = collective(schedule.collective)
-    more = schedule.n_chunks, schedule.root, itemsize, weights
+    more = schedule.n_chunks, schedule.root, itemsize
     try:
         if schedule.groups == (tuple(range(schedule.n)),):
-            return contract.sizes(nbytes, schedule.n, *more)
+            return contract.sizes(nbytes, schedule.n, *more, weights)
         held = np.zeros((schedule.n, schedule.n_chunks), np.int64)
         for group in schedule.groups:
-            held[list(group)] = contract.sizes(nbytes, len(group), *more)
+            own = weights_of(weights, group, schedule.n)
+            held[list(group)] = contract.sizes(nbytes, len(group), *more, own)
     except ValueError as error:
         raise InputError([Diagnostic(str(error), "change the weights or the size", "weights")]) from None
     return held
@@ -362,10 +363,14 @@ def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:
 # --- channels and routes ---
 
 
-def _channel_numbers(schedule: Schedule, loops: int, params: Params) -> Index:
+def _channel_numbers(schedule: Schedule, loops: int, params: Params, routes: ProgramRoutes, way: Index) -> Index:
     """Return the number of the sender's channel that each transfer uses. First chunks (over all loops) or steps use the
-    channels round-robin; with `channels: 0` there is one channel for each peer."""
+    channels round-robin; with `channels: 0` there is one channel for each peer. With `channels_by: port` there is one
+    for each first link of a route, and one for messages that cross no link."""
     channels = params.channels
+    if params.channels_by == "port":
+        first = np.append(routes.links, 0)[routes.hop[:-1]] + np.int32(1)
+        return np.where(np.diff(routes.hop) > 0, first, 0).astype(np.int32)[way]
     if channels == 1:
         return np.zeros(1, np.int32)
     loop, transfer = program_order(schedule, loops)

@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from simcoll.config.lru import LruCache
 from simcoll.config.numpy_helpers import Sets
 from simcoll.engine.timing_model import PS_PER_S
-from simcoll.schedule.collectives import collective, cut
+from simcoll.schedule.collectives import collective, cut, weights_of
 from simcoll.schedule.schedule import AnySchedule
+from simcoll.synthesis.bounds import BY_CUT, Bound, by_cut
+from simcoll.synthesis.flow_graph import FlowGraph
 from simcoll.topology.graph import Topology
 
 SOURCES: Final = 8  # ranks from which least latencies are searched; fewer make the bound weaker, never wrong
@@ -77,6 +79,52 @@ Crossing = Callable[[Sizes, Cuts, int], tuple[Sizes, Sizes]]
 """From the bytes (n, blocks) of each block of each rank's buffer: what must leave each cut, and what must enter it."""
 
 
+class LowerBound(NamedTuple):
+    """A time in ps that no schedule beats, and what gives it: `latency`, `cuts` (of devices, nodes and switches; others
+    may give more), or an exact optimum: `cut` or `lp`."""
+
+    ps: int
+    kind: str
+
+
+MOST_EXACT: Final = 2_000  # links times ranks, up to which an exact bound takes some hundredths of a second
+
+
+def lower_bound(
+    schedule: AnySchedule,
+    topology: Topology,
+    devices: Sequence[str],
+    nbytes: int,
+    itemsize: int,
+    weights: object = None,
+    reducing: bool = False,
+) -> LowerBound:
+    """Return the largest lower bound that is found in a few hundredths of a second. For `reducing` see
+    `lower_bound_ps`."""
+    asked = nbytes, itemsize, weights, reducing
+    found = lower_bound_ps(schedule, topology, devices, *asked)
+    latency = lower_bound_ps(schedule, topology, devices, 0, itemsize, None, reducing)
+    name, places = schedule.collective, tuple(devices[: schedule.n])
+    small = len(topology.links) * schedule.n <= MOST_EXACT and len(set(places)) == len(places) > 1
+    plain = len(schedule.groups) == 1 and weights is None
+    kind = "latency" if found == latency else "cuts"
+    if not (small and plain):
+        return LowerBound(found, kind)
+    if name in BY_CUT:
+        exact, grain = _once(_exact, topology, places, name, schedule.root), schedule.n * itemsize
+        least = exact.time_ps(nbytes // grain * grain)  # ranks' parts differ by an element else
+        return LowerBound(max(found, least), "cut" if exact.time_ps(nbytes) >= found else kind)
+    if name == "all_reduce" and not (reducing or schedule.agents):
+        halves = [_once(_exact, topology, places, half, 0) for half in ("reduce_scatter", "all_gather")]
+        if sum(half.time_ps(nbytes) for half in halves) <= found + 1 and kind == "cuts":
+            return LowerBound(found, "lp")  # reached by trees, if switches pass on as much as they get
+    return LowerBound(found, kind)
+
+
+def _exact(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> Bound:
+    return by_cut(collective, FlowGraph.of(topology, places), root)
+
+
 def lower_bound_ps(
     schedule: AnySchedule,
     topology: Topology,
@@ -90,10 +138,10 @@ def lower_bound_ps(
     whether the network's switches can reduce, even if this schedule does not use that."""
     found: list[int] = []
     ends = schedule.collective, schedule.root
-    for places in _apart(schedule, devices):
-        cuts = _once(_cuts, topology, places)
+    for group, places in _apart(schedule, devices):
+        cuts, own = _once(_cuts, topology, places), weights_of(weights, group, schedule.n)
         latency_ps = _once(_latency_ps, topology, places, *ends)
-        found += latency_ps, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing)
+        found += latency_ps, _bandwidth_ps(schedule, cuts, nbytes, itemsize, own, reducing)
     return max(found, default=0)
 
 
@@ -110,20 +158,21 @@ def beaten(
     computed only if the time is below an easy upper limit: the hops of a shortest route times the largest latency."""
     most = int(topology.latencies.max(initial=0))
     ends = schedule.collective, schedule.root
-    for places in _apart(schedule, devices):
+    for group, places in _apart(schedule, devices):
         hops, cuts = _once(_hops, topology, places, *ends), _once(_cuts, topology, places)
-        if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, weights, reducing=False)):
+        own = weights_of(weights, group, schedule.n)
+        if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, own, reducing=False)):
             bound_ps = lower_bound_ps(schedule, topology, devices, nbytes, itemsize, weights)
             return bound_ps if time_ps < bound_ps else None
     return None
 
 
-def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the devices of each group of ranks, except for groups whose ranks are all on one device."""
+def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[Sequence[int], tuple[str, ...]]]:
+    """Yield each group of ranks and its devices, except for groups whose ranks are all on one device."""
     for group in schedule.groups:
         places = tuple(map(devices.__getitem__, group))
         if len(set(places)) > 1:
-            yield places
+            yield group, places
 
 
 class _CutLinks(NamedTuple):
@@ -272,5 +321,7 @@ _CROSSING: Final[dict[str, Crossing]] = {
     "gather": _gathering_to_root,
     "scatter": _scattering_from_root,
     "all_to_all": _exchanging,
+    "moe_dispatch": _exchanging,
+    "moe_combine": _exchanging,
     "send_recv": _to_next,
 }

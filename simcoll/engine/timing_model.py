@@ -29,7 +29,7 @@ from simcoll.schedule.schedule import Schedule
 
 Sharing = Literal["fair", "fifo"]
 Blocking = Literal["no", "sends-first", "even-odd"]
-ChannelsBy = Literal["chunk", "step"]
+ChannelsBy = Literal["chunk", "step", "port"]
 Index = NDArray[np.signedinteger[Any]]  # int32 for numbers of transfers, links and steps; int64 for times and bytes
 
 PS_PER_S: Final = 10**12
@@ -43,9 +43,9 @@ class Params:
 
     LogGP's o is `o_send` and `o_recv`, its g is `g`, its L and G come from the links. `gamma` is the bandwidth of the
     reduction in B/s (0: free), `channels` the number of channels per rank (0: one per peer). `channels_by`: chunks,
-    over all loops, or steps use the channels round-robin. `channel_bandwidth` is the cap of a channel (0: none),
-    `slots` the most messages in flight on a connection (0: no limit), `chunk` the largest piece moved (0: all).
-    """
+    over all loops, or steps use the channels round-robin; with `port` there is a channel for each first link.
+    `channel_bandwidth` is the cap of a channel (0: none), `slots` the most messages in flight on a connection (0: no
+    limit), `chunk` the largest piece moved (0: all)."""
 
     sharing: Sharing = "fair"
     o_send: int = 0

@@ -19,12 +19,14 @@ from simcoll.prediction.summary_sentence import TIE
 from simcoll.prediction.work_limits import check_runs
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.scenario.scenario_files import Point
+from simcoll.synthesis.synthesize import COLLECTIVES
 
 SCHEMA: Final = "simcoll.recommend/1"
 CLOSE: Final = 1.01  # the bisection ends when sizes on both sides of a change differ by at most 1 %
 APART: Final = 8  # between sizes further apart than this factor another winner is possible, though both have the same
+MOST_ATTAINED: Final = 64  # ranks, up to which a schedule is synthesised to compare with
 NEAR: Final = 2.0  # between two sizes only candidates within twice the best time at one of them are simulated
 
 _IDENTITY: Final = (
@@ -64,6 +66,8 @@ class Recommendation:
         self.timed: Timed = {}
         self.left_out: dict[str, str] = {}
         self.nccl: dict[int, ResultRow] = {}
+        self.made: ResultRow | None = None
+        self.halves: list[Best] = []
         own = [candidate for candidate in of if self._by_nccl(candidate)]
         self.own = Recommendation(point, sizes, own) if own and len(own) < len(of) else None
 
@@ -92,12 +96,64 @@ class Recommendation:
             points = [self._point(size, nccl) for size in self.sizes]
             rows = workers.compute(sweep.run_point, dict(enumerate(points)), jobs)
             self.nccl = {self.sizes[number]: row for number, row in rows}
+        self._attain(jobs)
         if self.own:
             for size, timed in self.timed.items():
                 self.own.timed[size] = {each: row for each, row in timed.items() if self._by_nccl(each)}
             self.own.nccl = self.nccl
             self.own._bisect(jobs)
         self._bisect(jobs)
+
+    def _attain(self, jobs: int) -> None:
+        """Simulate at the largest size what named algorithms can be compared with: a synthesised schedule, and for an
+        all_reduce the best reduce_scatter followed by the best all_gather, with the settings of the winner. Only under
+        profiles of plain schedules."""
+        scenario, size = self.scenario, self.sizes[-1]
+        free = not (scenario.workload or load_profile(scenario.profile).as_nccl or scenario.weights)
+        if not free or scenario.subgroups or scenario.collective not in COLLECTIVES or self.of_one_method:
+            return
+        if (ranks := max(row.ranks or 0 for row in self.timed[size].values())) <= MOST_ATTAINED:
+            point, profile = self._point(size, Candidate(SYNTHESIZED)), load_profile(scenario.profile)
+            ways: list[dict[str, object]] = [{}] if profile.bound else [{}, {"channels": 0}, {"channels_by": "port"}]
+            models = [scenario.model.model_copy(update=way) for way in ways]
+            points = [replace(point, scenario=point.scenario.model_copy(update={"model": model})) for model in models]
+            rows = [row for _, row in workers.compute(sweep.run_point, dict(enumerate(points)), jobs)]
+            self.made = min(rows, key=lambda row: row.time_ps or math.inf)
+        if scenario.collective == "all_reduce" and ranks <= MOST_ATTAINED:
+            for half in ("reduce_scatter", "all_gather"):
+                own = scenario.model_copy(update={"collective": half, "algorithm": "auto", "size": size})
+                settings = self.bests[-1].winner.settings
+                of = [each for each in candidates(own, ["auto"], None) if each.settings == settings]
+                parts = Recommendation(Point(own, places=self.places), [size], of)
+                parts._take([(size, each) for each in parts.of], jobs, lambda: None)
+                self.halves += [parts.bests[0]] if parts.bests else []
+
+    @property
+    def of_one_method(self) -> bool:
+        """Whether all candidates are one algorithm, so that nothing else was asked for."""
+        return len({candidate.algorithm for candidate in self.of}) < 2
+
+    def _attained(self) -> dict[str, Any]:
+        """Return how far the best choice at the largest size is from what can be had there."""
+        best = self.bests[-1] if self.bests else None
+        if best is None or self.made is None or self.made.status != "ok":
+            return {}
+        bound_us = max(self.made.lower_bound_us or 0, best.row.lower_bound_us or 0)
+        return {
+            "attainable": {
+                "topology": self.scenario.topology.file or self.scenario.topology.title,
+                "size_bytes": best.size,
+                "choice": str(best.winner),
+                "time_us": best.row.time_ps / 1e6,
+                "synthesized_us": self.made.time_ps / 1e6,
+                "lower_bound_us": bound_us,
+                "bound_kind": self.made.bound_kind,
+                **({
+                    "halves": [str(half.winner) for half in self.halves],
+                    "halves_us": sum(half.row.time_ps for half in self.halves) / 1e6,
+                } if len(self.halves) == 2 else {}),
+            }
+        }  # fmt: skip
 
     def _beside(self) -> Iterator[Candidate]:
         """Yield a workload's candidates that have not run and share the algorithm or settings of the best so far."""
@@ -213,6 +269,7 @@ class Recommendation:
             "sizes": [self._size(best) for best in bests],
             **({"choices": self._choices()} if self.scenario.workload else {}),
             **self._regret(),
+            **self._attained(),
             **(
                 {"nccl_ranges": list(self.own._ranges(self.own.bests)), "nccl_regret": self.own._regret().get("regret")}
                 if self.own and self.own.bests

@@ -7,7 +7,7 @@ import list its assumptions, for example on speeds that the file lacks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,6 +17,8 @@ from simcoll.config.input_files import ImportLog, decoded
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.measured import gpu_names
+from simcoll.formats.recordings import flight_recorder, recorded_plan
+from simcoll.formats.recordings.events import Recording
 from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
 from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
 from simcoll.formats.topologies._sketch import Sketch
@@ -74,6 +76,31 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
         return KINDS[kind].read(text, source, asked)
     except RecursionError:
         raise InputError("nested too deeply", "flatten the file", Place(source, 1, 1)) from None
+
+
+def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
+    """Convert dumps of PyTorch's flight recorder, or a folder of them, into the workload of a step; None if the files
+    are none. Raises InputError for damaged ones, and if a folder holds none."""
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    read, notes = list[Recording](), ImportLog()
+    for path in files:
+        if not path.is_file():
+            continue
+        source = str(path)
+        data = input_files.unpacked(input_files.bytes_of(path, "give the path of a file", binary=True), source)
+        if flight_recorder.looks(data):
+            read.append(flight_recorder.read(data, source))
+            if read[-1].rank is None:
+                raise InputError(f"{source}: the rank is not known", "end the name in the rank, e.g. trace_0")
+    if not read:
+        if len(paths) > 1 or paths[0].is_dir():
+            raise InputError(f"{paths[0]}: no dump of a flight recorder", "give dumps of one job, or one other file")
+        return None
+    system = asked.assumed or "hgx-h100"
+    if asked.assumed is None:
+        notes.assume(f"the machine is {system}; --assume NAME takes another")
+    gpus = load_system(system).counts.get("gpu") or 1
+    return Imported("workload", recorded_plan.plan(read, system, gpus, notes), (".yaml", ".yml"), notes)
 
 
 _WHAT: Final = (

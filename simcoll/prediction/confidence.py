@@ -22,6 +22,7 @@ from simcoll.config.yaml_tree import Model
 from simcoll.engine.timing_model import Params
 from simcoll.scenario.launch import LaunchWay
 from simcoll.scenario.profile import Calibration, ModelSpec, Profile, Series
+from simcoll.schedule.collectives import EXCHANGES
 from simcoll.topology.graph import Topology
 
 NORMAL_90: Final = 1.6449  # standard deviations from the middle of a normal distribution to its 95th percentile
@@ -102,7 +103,7 @@ FILE: Final = Path(__file__).with_name("prediction_errors.yaml")
 Kind = Literal["sizes", "ranks", "collectives", "nodes"]
 ZONES: Final = ((0.2, "to 20 % busy"), (0.6, "to 60 % busy"), (math.inf, "above"))
 BLEND: Final = 0.2  # distance from the edge of a zone within which its error blends with the neighbour's
-PAIRS: Final = ("all_to_all", "send_recv", "gather", "scatter")  # messages between pairs
+PAIRS: Final = (*EXCHANGES, "send_recv", "gather", "scatter")  # messages between pairs
 CHAINS: Final = (
     "broadcast",
     "reduce",

@@ -23,6 +23,7 @@ from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, StreamedProgram, makespan_ps, run
 from simcoll.engine.timing_model import NEVER, PS_PER_S, Index
+from simcoll.errors import TopologyError
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
@@ -47,6 +48,8 @@ MOST_SOLVED: Final = 10_000_000  # most flow rates of a variant whose chunks sha
 MOST_OF_LONG: Final = 1_500_000  # most transfers of a variant of a long call, where links decide the time
 # as in NCCL's kernels: links serve whole messages, few of which wait, so trees send up only what comes down
 IN_TURN: Final = {"sharing": "fifo", "channels_by": "step", "channels": 0, "slots": 0, "chunk": WHOLE}
+# as few copies of a schedule of trees want it: whole messages, on each port of a rank one after the other
+BY_PORT: Final[dict[str, Any]] = {"sharing": "fifo", "channels_by": "port", "channels": 1, "chunk": WHOLE}
 MOST_WHOLE: Final = 32  # most copies that are run side by side; if there are more, one stands for all
 
 
@@ -152,8 +155,16 @@ def _quickest(scenario: Scenario, links: _RatedAndShown, network: Topology, plac
             loads[key] = _Load(lambda: program(way._replace(model=own.model_copy(update={"chunk": WHOLE}))).bind())
         return loads[key]
 
+    def need_ps(way: _Variant) -> int:
+        """Return the time that the busiest link needs; NEVER if a pair of ranks that exchange data has no route."""
+        try:
+            return load(way).need_ps
+        except TopologyError:
+            return NEVER
+
     best: tuple[int, int] | None = None  # time in ps and place in the list
-    for number, way in sorted(enumerate(ways), key=lambda numbered: (load(numbered[1]).need_ps, numbered[0])):
+    needs = sorted((need_ps(way), number) for number, way in enumerate(ways))
+    for number, way in [(number, ways[number]) for need, number in needs if need < NEVER or need == needs[0][0]]:
         asks = load(way)
         if best is None or (asks.need_ps <= best[0] and asks.solved(way.model.chunk or WHOLE) <= MOST_SOLVED):
             took = makespan_ps(program(way), until=best[0] if best else NEVER), number
@@ -201,6 +212,8 @@ def _variants(scenario: Scenario, network: Topology, places: tuple[str, ...], mo
         yield plain
         if more_shown:
             yield plain._replace(as_rated=True)
+        if schedule_json.is_file(split.algorithm) and free.issuperset(BY_PORT):
+            yield way(copies=1, **BY_PORT)
         if not source.transfers:  # one rank: no way differs
             continue
         counts = {1}
@@ -235,8 +248,12 @@ def _equal_links(network: Topology) -> bool:
 
 
 def _on_the_way(network: Topology, places: Sequence[str]) -> int:
-    """Return the bytes in flight on the full route from the first rank to the last: bandwidth times latency."""
-    route = list(network.route(places[0], places[-1]))
+    """Return the bytes in flight on the full route from the first rank to the last: bandwidth times latency. Without
+    such a route return the least that any route may have."""
+    try:
+        route = list(network.route(places[0], places[-1]))
+    except TopologyError:
+        route = [int(np.argmin(network.latencies * (network.bandwidths / PS_PER_S)))]
     seconds = int(network.latencies[route].sum()) / PS_PER_S
     return max(1, round(seconds * int(network.bandwidths[route].min())))
 

@@ -36,7 +36,8 @@ class PlainCall:
 
     `algorithm` is the schedule's name in results, `protocol` and `executor` are names, too. `chosen` holds keys of the
     scenario that the executor chose. The simulated program stands for `count` equal programs, e.g. channels; `whole`
-    tells whether it moves all bytes of the call. The host launches the call `launches` times, and writes parameters for
+    tells whether it moves all bytes of the call, and `together` whether the calls that `differing` returns move
+    different bytes. The host launches the call `launches` times, and writes parameters for
     each of `further_channels`. `down` names links without bandwidth that programs not simulated may use. `usual`:
     profiles are fitted with such settings. `by_itself`: the library would choose this algorithm and protocol. `path`
     holds the links between neighbours whose bandwidth limits a call of NCCL; empty if any link may limit it. `hops` are
@@ -44,6 +45,7 @@ class PlainCall:
     """
 
     whole: ClassVar[bool] = True
+    together: ClassVar[bool] = False
     executor: ClassVar[str | None] = None
     hops: ClassVar[frozenset[str]] = frozenset()
     scenario: Scenario
@@ -175,6 +177,16 @@ class PlainCall:
         why = f"an NCCL call uses all NICs of a node, and these links are down: {', '.join(self.down[:3])}"
         return StuckError(f"the run cannot finish: {why}")
 
+    @property
+    def bounded(self) -> Scenario:
+        """Return the scenario whose bytes no schedule can do without."""
+        return self.scenario
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Return further columns of results."""
+        return {}
+
     def cheaper(self) -> Iterator[tuple[str, CostSetting]]:
         """Yield pairs for what-if questions: a description, and the costs if the described thing were cheaper."""
         yield from ()
@@ -254,6 +266,10 @@ class PlainExecutor:
 
 def executor(scenario: Scenario) -> PlainExecutor:
     """Return the executor that runs a scenario's call; raises InputError for a profile that cannot be read."""
+    if scenario.moe:
+        from simcoll.prediction.expert_calls import ExpertExecutor
+
+        return ExpertExecutor(load_profile(scenario.profile))
     by = scenario.executed_by
     if by not in ("msccl", "p2p"):
         return library(scenario.profile)
@@ -287,6 +303,7 @@ def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks
         "collective": call.collective,
         "algorithm": call.algorithm,
         "protocol": call.protocol or scenario.protocol,
+        "dtype": call.dtype or scenario.dtype,
         "size": call.nbytes,
         "root": call.root,
         "weights": call.weights,
@@ -294,4 +311,6 @@ def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks
         "ranks": None,
         "groups": scenario.groups if devices == tuple(places) else None,
     }
+    if call.tokens:
+        own |= {"moe": call.tokens.moe, "executor": call.tokens.executor, "sms": call.tokens.sms, "dtype": "uint8"}
     return scenario.model_copy(update=own)

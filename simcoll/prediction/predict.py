@@ -16,7 +16,7 @@ from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predictions import CallPrediction, Prediction, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.prediction.runs import predict_call, predict_plan
-from simcoll.prediction.training_step import predict_training
+from simcoll.prediction.training_step import predict_all_ranks, predict_training
 from simcoll.scenario.profile import (
     Calibration,
     CostSetting,
@@ -26,7 +26,7 @@ from simcoll.scenario.profile import (
     transport_of,
 )
 from simcoll.scenario.profile_choice import check_gpus
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule.collectives import collective
 from simcoll.topology.graph import Topology
@@ -93,8 +93,8 @@ def predict(
 def predict_workload(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> Prediction:
     """Return the prediction of a workload. Of a training step one rank of each stage is simulated, or, with shortcuts
     off, all ranks."""
-    if isinstance(scenario.workload, TrainingStep) and scenario.shortcuts == "on":
-        return predict_training(scenario, topology, costs)
+    if isinstance(scenario.workload, TrainingStep):
+        return (predict_training if scenario.shortcuts == "on" else predict_all_ranks)(scenario, topology, costs)
     return predict_plan(scenario, topology, costs)
 
 
@@ -125,7 +125,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "asked": prediction.asked,
         "algorithm": _called(prediction) or None,
         "sharing": prediction.sharing,
-        "executor": prediction.executor,
+        "executor": scenario.executed_by if scenario.moe else prediction.executor,
         "ranks": prediction.ranks,
         "nodes": prediction.nodes,
         "time_us": time_ps / 1e6,
@@ -136,6 +136,7 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
         "messages": totals.messages,
         "wire_bytes": totals.wire_bytes,
         "lower_bound_us": prediction.lower_bound_ps / 1e6,
+        "bound_kind": prediction.lower_bound.kind,
         "engine": prediction.engine,
         "shortcut": totals.shortcut,
         "proved": prediction.proved or None,
@@ -158,6 +159,8 @@ def _row(prediction: Prediction, elsewhere: ModelErrors | None) -> ResultRow:
 def _called(prediction: Prediction) -> str:
     """Return the algorithm that ran, by NCCL's name if the user gave that: NCCL's `ring` broadcast is a chain."""
     asked, scenario = prediction.asked, prediction.scenario
+    if asked == SYNTHESIZED:
+        return asked
     by_name = {} if scenario.workload else algorithm_names.names(scenario.collective)
     same = asked in by_name and algorithm_names.SCHEDULES[by_name[asked], scenario.collective] == prediction.algorithm
     return asked if same else prediction.algorithm
@@ -178,11 +181,12 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     setting = fingerprint(prediction.topology, scenario.params(), places) if usual else ""
     pulls = scenario.protocol == "pull"  # its launch is that of a CUDA graph, whatever the scenario says
     way = "" if pulls else scenario.launch.way
-    where = Setting(scenario.collective, prediction.nodes, place(prediction), busy, way, lent(prediction))
+    ran = prediction.lowered.scenario.collective  # of tokens: the all_to_all that moves them
+    where = Setting(ran, prediction.nodes, place(prediction), busy, way, lent(prediction))
     how = prediction.protocol, prediction.lowered.by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(where, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *how)
     shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
-    if scenario.executed_by in ("msccl", "p2p"):
+    if scenario.executed_by in ("msccl", "p2p", "deepep", "low-latency"):
         if not pulls:
             return {"confidence": "modelled"}
         fitted = profile.judged_by(profile.pull)
@@ -277,7 +281,7 @@ def _described(scenario: Scenario) -> dict[str, Any]:
         "ranks": scenario.ranks,
         "size_bytes": None if work else scenario.nbytes,
         "seed": scenario.seed,
-        "dtype": scenario.dtype,
+        "dtype": scenario.moe.dtype if scenario.moe else scenario.dtype,
         "op": reduction,
         "root": scenario.root if contract and contract.rooted else None,
         "in_place": None if work else scenario.in_place,

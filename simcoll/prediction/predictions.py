@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.engine import link_usage
+from simcoll.engine.lower_bounds import LowerBound
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, Policy, makespan_ps, run
 from simcoll.engine.staging_buffers import Staged, staged
@@ -144,7 +145,7 @@ class Prediction:
     devices: tuple[str, ...]
     run: ProgramRun
     totals: Totals
-    bound_ps: Callable[[], int]
+    bound: Callable[[], LowerBound]
     anew: Callable[[CostSetting], Prediction]
     n: int
     planned: Sequence[PlannedCall]
@@ -252,9 +253,14 @@ class Prediction:
         return None if None in parts else self.time_ps - sum(filter(None, parts))
 
     @cached_property
+    def lower_bound(self) -> LowerBound:
+        """A time that no schedule can beat on these links, and what gives it."""
+        return self.bound()
+
+    @property
     def lower_bound_ps(self) -> int:
         """A time in ps that no schedule can beat on these links."""
-        return self.bound_ps()
+        return self.lower_bound.ps
 
     @cached_property
     def fault_windows(self) -> Sequence[FaultWindow]:

@@ -82,6 +82,10 @@ class ResultRow(Mapping[str, Any]):
     median_low_us: float | None = _column("lower end of the 90 % interval of the median of many measurements", "us")
     median_high_us: float | None = _column("upper end of the 90 % interval of the median of many measurements", "us")
     asked: str | None = _column("algorithm that the scenario asked for: `auto`, `best`, or a name")
+    bound_kind: str | None = _column(
+        "what gives `lower_bound_us`: `latency`, `compute`, `cuts` (of devices, nodes and switches; the optimum may be "
+        "longer), or the exact optimum by a `cut` or by linear programming (`lp`)"
+    )
     binding_link: str | None = _column("busiest link; `host` where launches take longer")
     binding_busy: float | None = _column("share of the run in which the busiest link carried bytes at full rate")
     staged: int | None = _column("transfers that arrived while the old contents of their slot were still being sent")
@@ -111,12 +115,14 @@ class ResultRow(Mapping[str, Any]):
     failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
     transport: str | None = _column("profile of the messages between nodes, where `profile` has only the costs of GPUs")
     library_version: str | None = _column("release of the library that was asked for")
+    notify_us: float | None = _column("exchange of counts before a kernel of `deepep`, beside `time_us`", "us")
     never_fitted: str | None = _column("model of the machine's GPUs, if the profile was fitted to other chips only")
 
     mfu: float | None = _column("model FLOPs of a training step over the dense peak of its type of compute")
     hfu: float | None = _column("as `mfu`, with the FLOPs of recomputation")
     tokens_per_s_per_gpu: float | None = _column("tokens of a training step per second and GPU", "1/s")
     memory_GB: float | None = _column("memory of the GPU that needs most in a training step", "GB")  # noqa: N815
+    memory_limit_GB: float | None = _column("memory that this GPU has", "GB")  # noqa: N815
     memory_parameters_GB: float | None = _column("of it: parameters", "GB")  # noqa: N815
     memory_gradients_GB: float | None = _column("of it: gradients", "GB")  # noqa: N815
     memory_optimizer_GB: float | None = _column("of it: the optimizer's state", "GB")  # noqa: N815

@@ -16,10 +16,12 @@ from simcoll.engine import lower_bounds
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import Joined, composed_ps
 from simcoll.engine.joined_program import Operation, join
+from simcoll.engine.lower_bounds import LowerBound
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
+from simcoll.prediction import synthesized
 from simcoll.prediction.lowered_call import PlainCall, alone, executor
 from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by
 from simcoll.prediction.predictions import (
@@ -38,7 +40,7 @@ from simcoll.prediction.predictions import (
 from simcoll.prediction.schedules import program_of
 from simcoll.scenario.faults import struck
 from simcoll.scenario.profile import CostSetting
-from simcoll.scenario.scenario import Scenario
+from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.schedule.schedule import StreamedSchedule, split
 from simcoll.topology.graph import Topology
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
@@ -49,7 +51,10 @@ def predict_call(
     scenario: Scenario, topology: Topology | None, costs: CostSetting, keep: Keep = "auto"
 ) -> CallPrediction:
     """Return the prediction of a call; for `keep` see `Policy`. Raises the errors of `predict`."""
-    options = executor(scenario).alternatives(scenario, topology)
+    if scenario.algorithm == SYNTHESIZED:
+        options = [option for *_, option in synthesized.options(scenario, topology)]
+    else:
+        options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:
         if not scenario.striking:
             return _quickest(options, topology, costs, keep)
@@ -82,8 +87,8 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         topology=call.topology,
         devices=tuple(whole.devices),
         run=of_run,
-        totals=_side_by_side(of_run.totals, call.count),
-        bound_ps=functools.partial(_bound_ps, call, whole, topology),
+        totals=_together(ran) if call.together else _side_by_side(of_run.totals, call.count),
+        bound=functools.partial(_lower_bound, call, whole, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
         n=whole.stream.n,
@@ -92,6 +97,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         source=whole.stream,
         launch_ps=launch_ps,
         host_ps=call.host_ps,
+        facts=call.facts,
     )
 
 
@@ -144,14 +150,14 @@ def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof:
         raise BoundError(f"{took}: a bug of simcoll")
 
 
-def _bound_ps(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> int:
-    """Return a lower bound of the point's time in ps, for all algorithms and executors. Links have their rated
+def _lower_bound(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> LowerBound:
+    """Return a lower bound of the point's time, for all algorithms and executors. Links have their rated
     bandwidth, or the profile's bandwidth if that is higher. Switches that can reduce data are taken into account."""
-    scenario, rated = call.scenario, topology or rated_topology(call.scenario)
+    scenario, rated = call.bounded, topology or rated_topology(call.scenario)
     network = served_by(rated, beyond_rated(scenario, rated, call.costs))
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
-    return lower_bounds.lower_bound_ps(whole.stream, network, whole.devices, *asked, reducing)
+    return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, reducing)
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:
@@ -167,14 +173,27 @@ def _side_by_side(totals: Totals, count: int) -> Totals:
     )
 
 
+def _together(ran: Sequence[_RanCall]) -> Totals:
+    """Return the totals of programs that run at the same time and move different bytes."""
+    every = [each.run.totals for each in ran]
+    return replace(
+        max(every, key=lambda totals: totals.makespan_ps),
+        carried=np.sum([totals.carried for totals in every], axis=0),
+        messages=sum(totals.messages for totals in every),
+        wire_bytes=sum(totals.wire_bytes for totals in every),
+        bytes_per_rank=sum(totals.bytes_per_rank for totals in every),
+    )
+
+
 def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
-    """Return the prediction of the fastest of the `options`; options that raise RefusedError are left out."""
+    """Return the prediction of the fastest of the `options`. Options that are refused are left out, and those that need
+    a route that there is not."""
     predicted: list[CallPrediction] = []
-    refused: list[RefusedError] = []
+    refused: list[RefusedError | TopologyError] = []
     for option in options:
         try:
             predicted.append(_predict_one(option, topology, costs, keep))
-        except RefusedError as error:
+        except (RefusedError, TopologyError) as error:
             refused.append(error)
     if not predicted:
         raise refused[0]
@@ -214,11 +233,15 @@ def _in_buckets(scenario: Scenario, topology: Topology | None, costs: CostSettin
     return replace(whole, scenario=scenario, totals=totals, host_ps=host_ps, anew=again)
 
 
-def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
-    """Return the prediction of a workload's plan. Raises the errors of `predict`."""
+def predict_plan(
+    scenario: Scenario, topology: Topology | None, costs: CostSetting, planned_as: WorkloadPlan | None = None
+) -> StepPrediction:
+    """Return the prediction of a workload's plan (default: as its template makes it). Raises the errors of
+    `predict`."""
     rated = topology or rated_topology(scenario)
     network, places = served_by(rated, costs.links), placed(scenario, rated)
-    plan, facts = plan_of(scenario.workload, len(places), scenario.itemsize)
+    made = plan_of(scenario.workload, len(places), scenario.itemsize) if planned_as is None else (planned_as, {})
+    plan, facts = made
     planned: PlannedCalls = {}
     for work in plan.works:
         if work.call and (work.call, work.ranks) not in planned:
@@ -241,7 +264,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
     ways = {call.lowered.point.params().sharing for call in planned.values()}
     if took is None and len(ways) > 1:  # calls that meet on links must have one sharing rule
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
-        return replace(predict_plan(fair, topology, costs), scenario=scenario)
+        return replace(predict_plan(fair, topology, costs, planned_as), scenario=scenario)
 
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls meet on a link
@@ -271,7 +294,7 @@ def predict_plan(scenario: Scenario, topology: Topology | None, costs: CostSetti
         devices=places,
         run=ran,
         totals=_step_totals(ran.totals, carried, rates, operations, calls, links, planned, plan, network),
-        bound_ps=lambda: max(plan.computed_ps()),
+        bound=lambda: LowerBound(max(plan.computed_ps()), "compute"),
         anew=functools.partial(predict_plan, scenario, topology),
         n=plan.n,
         planned=tuple(planned.values()),

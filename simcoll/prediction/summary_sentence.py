@@ -18,6 +18,7 @@ from simcoll.units import format_bandwidth, format_duration, short_size, size_in
 Name = Callable[[ResultRow], str]  # returns a name that distinguishes a row from the others
 TIE: Final = 1.005  # times that differ by less than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # link kinds, by the device at an end
+DEEPEP: Final = ("deepep", "low-latency")  # executors that are kernels of DeepEP
 _SHOWN: Final = 4  # most ranges of sizes in a sentence, and most machines with a sentence each
 # Points that differ in one of these columns (or a size, or a swept key without a column) are different questions. The
 # keys in _KEYS may have no effect.
@@ -58,12 +59,12 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
         row = good[0]
         rate = f", {format_bandwidth(1e9 * row.algbw_GBps)}" if row.algbw_GBps else ""
         used = busiest(row.binding_link, row.binding_busy)
-        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {used}."
+        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}{_paths(row)}; {trust}; {used}."
     places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
     name = _named(places)
     names = list(dict.fromkeys(map(name, good)))
     if len(places) == 1 and len(names) > 1:
-        return f"Fastest: {_winners(good, name)}; {trust}."
+        return f"{_fastest(good, name)}; {trust}."
     if len(places) == 1 and len({row.size_bytes for row in good}) == len(good):
         low, high = (max(good, key=lambda row: sign * (row.size_bytes or 0)) for sign in (-1, 1))
         ends = f"{took(low.time_us)} at {_size(low)} to {took(high.time_us)} at {_size(high)}"
@@ -71,6 +72,16 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
         return f"{names[0]}: {ends}{rate}; {trust}."
     whose = f"{names[0]}, {len(good)} points" if len(names) == 1 else f"{len(good)} points"
     return f"{whose}: {_span(good, name)}; {_most_wins(places, name)}{trust}."
+
+
+def _paths(row: ResultRow) -> str:
+    """Return what random routes cost: `; hashed paths take 1.6 to 2.4 times as long as the lower bound`."""
+    if not row.lower_bound_us or not (row.slowdown_shares or {}).get("ecmp"):
+        return ""
+    ends = [(quantile or 0.0) / row.lower_bound_us for quantile in (row.time_us_p50, row.time_us_p95)]
+    spread = "half of the draws of paths take" if ends[0] < ends[1] else "draws of paths take"
+    to = f"{ends[0]:.2f} times the lower bound, one in 20 takes {ends[1]:.2f} times"
+    return f"; {spread} over {to}"
 
 
 def _named(places: Mapping[Any, Sequence[ResultRow]]) -> Name:
@@ -140,8 +151,9 @@ def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> 
 def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Sequence[str] = ()) -> str:
     """Return in words which measurements the times are based on, and a better profile if there is one. `beside` names
     further profiles of messages between nodes."""
-    parts = []
-    for name in profiles:
+    by_kernels = {row.executor in DEEPEP for row in rows}
+    parts = ["fitted to rows of DeepEP's kernels"] if True in by_kernels else []
+    for name in profiles if by_kernels != {True} else ():
         profile = load_profile(name)
         better = _better(name, rows)
         hint = f" (--profile {better} is fitted)" if better else ""
@@ -183,6 +195,7 @@ def ran(row: ResultRow) -> str:
     """Return what ran, in words: `nvls Simple`, `ring LL as one kernel`, `own.json LL as one kernel`."""
     protocol = f" {row.protocol}" if row.protocol not in (None, "none", "") else ""
     one = " as one kernel" if row.executor == "msccl" else " by sends and receives" if row.executor == "p2p" else ""
+    one = f" by {row.executor}" if row.executor in DEEPEP else one
     return f"{_file_named(str(row.algorithm))}{protocol}{one}"
 
 
@@ -245,11 +258,35 @@ def _tied(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{' or '.join(names)} (a tie)"
 
 
+def _fastest(rows: Sequence[ResultRow], name: Name) -> str:
+    """Return the fastest algorithm by range of sizes. Where kernels that were only modelled are ahead of those with
+    measured costs, both are named: their times do not compare."""
+    known = [row for row in rows if row.confidence != "modelled"]
+    least = {size: min(map(_time, of)) for size, of in grouped(known, _bytes).items()}
+    ahead = [row for row in rows if row.confidence == "modelled" and _time(row) * TIE < least.get(_bytes(row), 0.0)]
+    if not ahead:
+        return f"Fastest: {_winners(rows, name)}"
+    spans = (
+        f"{names} at {' to '.join(dict.fromkeys(map(short_size, (sizes[0], sizes[-1]))))}"
+        for names, sizes in _ranges(ahead, name)
+    )
+    return f"Fastest of what was measured: {_winners(known, name)}; modelled faster, never measured: {', '.join(spans)}"
+
+
+def _bytes(row: ResultRow) -> int:
+    return row.size_bytes or 0
+
+
+def _ranges(rows: Sequence[ResultRow], name: Name) -> list[tuple[str, list[int]]]:
+    """Return the names of the fastest rows, each with the neighbouring sizes at which they are."""
+    sizes = sorted({_bytes(row) for row in rows})
+    best = [(size, _tied(_best([row for row in rows if _bytes(row) == size], name))) for size in sizes]
+    return [(names, [size for size, _ in group]) for names, group in groupby(best, key=lambda each: each[1])]
+
+
 def _winners(rows: Sequence[ResultRow], name: Name) -> str:
     """Return the fastest algorithm by range of sizes: `naive to 8 KiB, hierarchical to 4 MiB, auto from 32 MiB`."""
-    sizes = sorted({row.size_bytes or 0 for row in rows})
-    best = [(size, _tied(_best([row for row in rows if (row.size_bytes or 0) == size], name))) for size in sizes]
-    ranges = [(names, [size for size, _ in group]) for names, group in groupby(best, key=lambda each: each[1])]
+    sizes, ranges = sorted({_bytes(row) for row in rows}), _ranges(rows, name)
     if len(ranges) == 1:
         top = [row for row in rows if (row.size_bytes or 0) == sizes[-1]]
         fastest = min(top, key=_time)
@@ -294,8 +331,41 @@ def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
     return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 
 
+def of_training(row: Mapping[str, Any]) -> str:
+    """Return the answer for a training step: its time, MFU and memory, what idles, and what binds.
+
+    >>> row = dict(step_us=11.8e6, mfu=0.41, memory_GB=61, memory_limit_GB=80, bubble_us=0.9e6, exposed_tp_us=0.6e6)
+    >>> of_training(row)
+    '11.8 s a step, 41 % MFU, fits (61 of 80 GB); bubble 8 %, exposed 5 %: pipeline binds'
+    """
+    step = row["step_us"] or 1
+    lost = {name: sum(row.get(column) or 0 for column in columns) / step for name, columns in _LOSSES.items()}
+    most = max(lost, key=lambda name: lost[name])
+    binds = most if lost[most] >= _LITTLE else "computation"
+    exposed = sum(row.get(f"exposed_{dimension}_us") or 0 for dimension in ("tp", "pp", "dp", "ep", "cp")) / step
+    idle = {"bubble": (row.get("bubble_us") or 0) / step, "waiting": (row.get("wait_us") or 0) / step}
+    parts = [f"{name} {100 * share:.0f} %" for name, share in (*idle.items(), ("exposed", exposed)) if share >= 0.005]
+    fits = "fits" if row["memory_GB"] <= row["memory_limit_GB"] else "does not fit"
+    memory = f"{fits} ({row['memory_GB']:.0f} of {row['memory_limit_GB']:.0f} GB)"
+    said_of = f"{', '.join(parts)}: {binds} binds" if parts else f"{binds} binds"
+    return f"{took(row['step_us'])} a step, {100 * row['mfu']:.0f} % MFU, {memory}; {said_of}"
+
+
+_LITTLE: Final = 0.05  # share of a step below which nothing but computation binds it
+_LOSSES: Final = {  # what binds a step -> the columns of what it loses by that
+    "pipeline": ("bubble_us", "wait_us", "exposed_pp_us"),
+    "tensor parallelism": ("exposed_tp_us",),
+    "data parallelism": ("exposed_dp_us", "interference_us"),
+    "expert parallelism": ("exposed_ep_us",),
+    "context parallelism": ("exposed_cp_us",),
+}
+
+
 def _steps(rows: Sequence[ResultRow]) -> str:
     best = min(rows, key=_time)
+    if best.mfu is not None:
+        said_of = of_training(best)
+        return said_of if len(rows) == 1 else f"{len(rows)} steps: {_span(rows, _asked)}; the shortest: {said_of}"
     share = f"{(best.exposed_us or 0) / (best.step_us or 1):.1%}"
     exposed = f"{took(best.exposed_us)} is exposed communication ({share})"
     if best.waiting_us:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from simcoll.config.numpy_helpers import Numbers
+from simcoll.engine.lower_bounds import LowerBound
 from simcoll.engine.run import Outcome
 from simcoll.engine.timeline import Totals
 from simcoll.errors import wrong
 from simcoll.prediction.placed_topology import placed, rated_topology, served_by
-from simcoll.prediction.predictions import CountedLinks, Prediction, ProgramRun
+from simcoll.prediction.predictions import CountedLinks, Prediction, ProgramRun, StepPrediction
 from simcoll.prediction.runs import predict_plan
 from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
+from simcoll.topology.topology_builder import nodes_of
 from simcoll.workload.compute import compute_of
-from simcoll.workload.rank_layout import Layout, layout_of
+from simcoll.workload.plan import CollectiveCall
+from simcoll.workload.rank_layout import Call, Layout, layout_of
 from simcoll.workload.training_keys import TrainingStep
 from simcoll.workload.training_memory import Memory, memory_of
-from simcoll.workload.training_plan import COMPUTING, EXCHANGES, Call, Planner, TimedStep
+from simcoll.workload.training_on_all_ranks import on_all_ranks
+from simcoll.workload.training_plan import COMPUTING, EXCHANGES, Planner, TimedStep
 from simcoll.workload.workload_keys import Operations, OperationSpec
 
 PROBED: Final = 4  # ranks of each group with which larger groups are tried: do they delay each other?
 PROBE: Final = 2**22  # bytes of this call
+MOST_JOINT: Final = 100_000  # operations of the ranks of a stage, times ranks, up to which all ranks are simulated
+WHOLE: Final = 64  # nodes of the largest machine of which all links are built
 RAILS: Final = 32  # nodes of a leaf switch on rails
 TREE: Final = 4  # nodes of a leaf switch of a fat tree
 
@@ -43,14 +50,30 @@ class CallTimes:
     that share nodes. Calls on equal places take equally long, and are simulated once."""
 
     def __init__(self, scenario: Scenario, topology: Topology | None, costs: CostSetting):
-        self.scenario, self.topology, self.costs = scenario, topology or rated_topology(scenario), costs
-        self.places = placed(scenario, self.topology)
-        self.nodes = np.array([self.topology.node_of(place) for place in self.places])
-        self.known: dict[tuple[object, ...], Prediction] = {}
-        self.quiet: dict[tuple[object, ...], bool] = {}  # whether groups do not delay each other
-        spec = scenario.topology
+        spec, self.costs = scenario.topology, costs
         self._leaf = spec.nodes_per_leaf or (RAILS if spec.fabric in (None, "rail-optimised") else TREE)
         self._even = not (spec.links or spec.file or spec.routes or scenario.striking)
+        free = topology is None and scenario.placement is None and scenario.ranks is None
+        self._parts = bool(spec.system) and self._even and free  # calls run on parts of the machine
+        many = nodes_of(spec) if self._parts and nodes_of(spec) > WHOLE else 0
+        self.scenario = scenario
+        self.topology = topology or rated_topology(self._part(WHOLE) if many else scenario)
+        self.places = placed(self._part(WHOLE) if many else scenario, self.topology)
+        if many:
+            inside = [place.partition(".")[2] for place in self.places[: len(self.places) // WHOLE]]
+            self.places = tuple(f"node{node}.{name}" for node in range(many) for name in inside)
+            self.nodes = np.repeat(np.arange(many), len(inside))
+        else:
+            self.nodes = np.array([self.topology.node_of(place) for place in self.places])
+        in_order = np.array_equal(self.nodes, np.arange(len(self.nodes)) // self.per_node)
+        self._parts = self._parts and in_order
+        self.known: dict[tuple[object, ...], Prediction] = {}
+        self.quiet: dict[tuple[object, ...], bool] = {}  # whether groups do not delay each other
+
+    def _part(self, nodes: int) -> Scenario:
+        """Return the scenario on the first nodes of its machine."""
+        spec = self.scenario.topology.model_copy(update={"nodes": nodes})
+        return self.scenario.model_copy(update={"topology": spec})
 
     @property
     def per_node(self) -> int:
@@ -63,42 +86,56 @@ class CallTimes:
         of_first[self.nodes[list(groups[0])]] = True
         return [list(group) for group in groups if of_first[self.nodes[list(group)]].any()]
 
-    def time_ps(self, groups: Sequence[Sequence[int]], collective: str, nbytes: int, dtype: str) -> int:
+    def time_ps(self, groups: Sequence[Sequence[int]], call: CollectiveCall) -> int:
         """Return the time of a call in some groups at once, of which the first is meant. Of large groups that do not
         delay each other on a few nodes, only the first is simulated."""
         near = self.together(groups)
         if len(near) > 1 and len(near[0]) > PROBED:
             few = [group[:PROBED] for group in near]
-            key = (self._where(few), collective)
+            key = (self.where(few), call.collective)
             if key not in self.quiet:
-                both = (self.called(which, collective, PROBE, dtype).time_ps for which in (few, few[:1]))
+                probe = call._replace(nbytes=PROBE)
+                both = (self.called(which, probe).time_ps for which in (few, few[:1]))
                 self.quiet[key] = len(set(both)) == 1
             near = near[:1] if self.quiet[key] else near
-        return self.called(near, collective, nbytes, dtype).time_ps
+        return self.called(near, call).time_ps
 
-    def called(self, groups: Sequence[Sequence[int]], collective: str, nbytes: int, dtype: str) -> Prediction:
+    def called(self, groups: Sequence[Sequence[int]], call: CollectiveCall) -> Prediction:
         """Return the prediction of one call of the groups."""
-        key = (self._where(groups), collective, nbytes, dtype)
+        key = (self.where(groups), call)
         if key not in self.known:
-            algorithm = step_of(self.scenario).algorithm if collective != "send_recv" else "direct"
-            call = OperationSpec.model_construct(
-                name="call", collective=collective, size=nbytes, algorithm=algorithm, groups=tuple(map(tuple, groups))
-            )
-            once = {"variability": None, "replications": None}
-            work = Operations.model_construct(operations=(call,))
-            asked = self.scenario.model_copy(update={"workload": work, "dtype": dtype, **once})
-            self.known[key] = predict_plan(asked, self.topology, self.costs)
+            scenario, topology = self.scenario, None if self._parts else self.topology
+            if self._parts:  # the first nodes of the machine are as good as those of the groups
+                ranks = np.concatenate([np.array(group) for group in groups])
+                base = self._base(self.nodes[ranks])
+                last, whole = int(self.nodes[ranks].max()) - base, int(self.nodes[-1]) + 1
+                scenario = self._part(min(whole, max(2, 2 ** last.bit_length())))
+                groups = [[rank - base * self.per_node for rank in group] for group in groups]
+            one = OperationSpec.model_construct(
+                name="call", collective=call.collective, size=call.nbytes, algorithm=call.algorithm,
+                groups=tuple(map(tuple, groups)),
+            )  # fmt: skip
+            once = {"variability": None, "replications": None, "dtype": call.dtype}
+            work = Operations.model_construct(operations=(one,))
+            asked = scenario.model_copy(update={"workload": work, **once})
+            self.known[key] = predict_plan(asked, topology, self.costs)
         return self.known[key]
 
-    def _where(self, groups: Sequence[Sequence[int]]) -> tuple[object, ...]:
+    def _base(self, nodes: Numbers) -> int:
+        """Return the node from which the places of a call are counted: the first one of its leaf switch, or, if one
+        leaf switch joins all, its own first node."""
+        if not self._even:
+            return 0
+        first = int(nodes.min())
+        base = first - first % self._leaf
+        return first if int(nodes.max()) < base + self._leaf else base
+
+    def where(self, groups: Sequence[Sequence[int]]) -> tuple[object, ...]:
         """Return a key that is equal for groups on equal places: relative to the first node, on even fabrics."""
         ranks = np.concatenate([np.array(group) for group in groups])
         sizes = tuple(map(len, groups))
         nodes = self.nodes[ranks]
-        first = int(nodes.min())
-        base = first - first % self._leaf if self._even else 0
-        if self._even and int(nodes.max()) < base + self._leaf:
-            base = first  # below one leaf switch all nodes are alike
+        base = self._base(nodes)
         inside = [self.places[rank].partition(".")[2] for rank in ranks]
         return (sizes, (nodes - base).tobytes(), tuple(inside))
 
@@ -116,6 +153,11 @@ class TrainingPrediction(Prediction):
     def step(self) -> TrainingStep:
         """Return the keys of the step."""
         return step_of(self.scenario)
+
+    @property
+    def nodes(self) -> int:  # of a large machine only a part is built
+        """Return the number of nodes that the ranks are on."""
+        return len(np.unique(self.times.nodes))
 
     @functools.cached_property
     def breakdown(self) -> Mapping[str, int]:
@@ -157,6 +199,7 @@ def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, objec
         "hfu": (flop + again) / peak,
         "tokens_per_s_per_gpu": batch * spec.batch.sequence / seconds / gpus,
         "memory_GB": memory.total / 1e9,
+        "memory_limit_GB": planner.compute.memory_bytes / 1e9,
         **{f"memory_{name}_GB": value / 1e9 for name, value in memory._asdict().items()},
         **{f"compute_{name}_us": parts[name] / 1e6 for name in COMPUTING},
         **{f"{name}_us": parts[name] / 1e6 for name in ("bubble", "wait", "optimizer", "interference")},
@@ -176,15 +219,11 @@ def planner_of(scenario: Scenario, times: CallTimes) -> Planner:
     compute = compute_of(spec.gpu, frame.name, frame.kernels, frame.attention, frame.cuda_graphs)
     compute.peak(spec.dtypes.compute)
     layout = layout_of(spec, len(times.places), times.per_node)
-    return Planner(spec, layout, compute, functools.cache(functools.partial(_called, times, layout)))
+    return Planner(spec, layout, compute, functools.cache(functools.partial(_called, times, layout, spec.algorithm)))
 
 
-def _called(times: CallTimes, layout: Layout, call: Call) -> int:
-    if call.target is not None:
-        groups = layout.pairs(call.stage, call.target)
-    else:
-        groups = layout.groups(call.dimension, call.stage)
-    return times.time_ps(groups, call.collective, call.nbytes, call.dtype)
+def _called(times: CallTimes, layout: Layout, algorithm: str, call: Call) -> int:
+    return times.time_ps(layout.groups_of(call), call.made(algorithm))
 
 
 def check_memory(planner: Planner, memory: Memory) -> None:
@@ -217,6 +256,25 @@ def _fitting(planner: Planner) -> str:
     return "take more tensor or pipeline parallelism"
 
 
+def predict_all_ranks(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:
+    """Return the prediction of a training step with all its ranks simulated jointly. Raises like `predict_training`."""
+    times = CallTimes(scenario, topology, costs)
+    planner = planner_of(scenario, times)
+    memory = memory_of(planner)
+    check_memory(planner, memory)
+    steps = planner.planned()
+    if len(steps.operations) * len(times.places) > MOST_JOINT:
+        problem = f"the joint simulation of all {len(times.places)} ranks has too many operations"
+        raise wrong("workload", problem, "ask for fewer ranks, or leave out `shortcuts: off` and --trace")
+    found = predict_plan(scenario, topology, costs, on_all_ranks(planner, steps))
+    return replace(
+        found,
+        facts={
+            name: value for name, value in facts(planner, steps.timed(), memory).items() if name.startswith("memory")
+        },
+    )
+
+
 def predict_training(
     scenario: Scenario, topology: Topology | None, costs: CostSetting, times: CallTimes | None = None
 ) -> TrainingPrediction:
@@ -230,7 +288,7 @@ def predict_training(
     network = served_by(times.topology, costs.links)
     links = CountedLinks(network.link_names, network.link_kinds, network.bandwidths)
     totals = Totals(timed.time_ps, np.zeros(len(links.names), np.int64), 0, 0, 0, "replicas")
-    made: Callable[[], Any] = functools.partial(predict_plan, scenario, topology, costs)
+    made = functools.partial(predict_all_ranks, scenario, topology, costs)
     return TrainingPrediction(
         scenario=scenario,
         costs=costs,
@@ -238,7 +296,7 @@ def predict_training(
         devices=times.places,
         run=ProgramRun(scenario, lambda: made().run.program, Outcome("fast", totals)),
         totals=totals,
-        bound_ps=lambda: sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING),
+        bound=lambda: LowerBound(sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING), "compute"),
         anew=functools.partial(predict_training, scenario, topology),
         n=len(times.places),
         planned=[call for found in times.known.values() for call in found.planned],

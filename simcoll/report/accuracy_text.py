@@ -49,6 +49,39 @@ def comparison_table(document: Mapping[str, Any]) -> str:
     return text_table.remarks_wrapped("\n".join(parts))
 
 
+def steps_table(document: Mapping[str, Any]) -> str:
+    """Return the text of `simcoll steps`: the verdict, the rows (of many, the worst), and the refused rows' reasons."""
+    summary, points = document["summary"], document["points"]
+    answered = [point for point in points if point["status"].startswith("ok")]
+    ranked = sorted(answered, key=lambda point: -abs(point["error"] or 0))
+    table = answered if len(answered) <= ROWS else ranked[:ROWS]
+    columns = ["row", "model", "gpu", "gpus", "measured_s", "predicted_s", "low_s", "high_s", "error", "mfu"]
+    columns += ["memory_GB", "measured_GB", "fits", "fits_right"]
+    shown = [column for column in columns if any(point.get(column) not in (None, "") for point in table)]
+    parts = [text_table.wrapped(_of_steps(summary), "  ")]
+    parts += [f"# of {len(answered)} rows the {ROWS} with the largest errors"] if len(answered) > ROWS else []
+    parts += [text_table.render(shown, table)] if table else []
+    reasons: dict[str, list[str]] = {}
+    for point in points:
+        for reason in point["status"].split("; ")[1:] if point in answered else [point["status"]]:
+            reasons.setdefault(reason, []).append(point["row"])
+    parts += [f"# {reason}: {few(rows)}" for reason, rows in reasons.items()]
+    return text_table.remarks_wrapped("\n".join(parts))
+
+
+def _of_steps(summary: Mapping[str, Any]) -> str:
+    said = [f"{summary['rows'] - summary['refused']} of {summary['rows']} rows predicted"]
+    if summary["mape"] is not None:
+        said.append(f"mean error {summary['mape']:.1f} %, median {summary['median']:.1f} %")
+    if "held" in summary:
+        said.append(f"90 % intervals hold {100 * summary['held']:.0f} %")
+    if "fits_right" in summary:
+        said.append(f"fits or not is right for {100 * summary['fits_right']:.1f} %")
+    if "memory_mape" in summary:
+        said.append(f"memory is off by {summary['memory_mape']:.1f} %")
+    return "; ".join(said) + "."
+
+
 def _ranking_line(ranking: Mapping[str, Any]) -> str:
     order = "" if ranking["in_order"] is None else f", {ranking['in_order']:.1f} % of {ranking['pairs']} clear pairs"
     return (

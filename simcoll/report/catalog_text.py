@@ -13,6 +13,8 @@ from simcoll.scenario.scenario_files import shipped_scenarios
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import format_bandwidth
+from simcoll.workload import compute, models
+from simcoll.workload.workload_keys import templates
 
 
 def listing(kind: str) -> str:
@@ -24,6 +26,9 @@ def listing(kind: str) -> str:
         "systems": _topologies,
         "scenarios": _scenarios,
         "profiles": lambda: _columns((name, load_network(name).description) for name in shipped_profiles()),
+        "models": _models,
+        "gpus": _gpus,
+        "templates": lambda: _columns(templates().items()),
     }
     return listings[kind]()
 
@@ -73,6 +78,23 @@ def _scenarios() -> str:
         return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
 
     return _columns((name, first_comment(path.read_text("utf-8"))) for name, path in shipped_scenarios().items())
+
+
+def _models() -> str:
+    whole = models.transformers()
+    named = {name: f"{each.parameters / 1e9:.4g} B parameters; {each.source}" for name, each in whole.items()}
+    tensors = {name: models.load_model(name) for name in models.models() if name not in whole}
+    more = {name: f"{each.parameters / 1e6:.4g} M parameters; {each.source}" for name, each in tensors.items()}
+    return _columns({**named, **more}.items())
+
+
+def _gpus() -> str:
+    def described(name: str, gpu: compute.Gpu) -> str:
+        peaks = ", ".join(f"{dtype} {peak / 1e12:g}" for dtype, peak in gpu.peak.items())
+        sizes = f"{gpu.memory / 1e9:g} GB at {gpu.hbm / 1e9:g} GB/s"
+        return f"{gpu.text}: dense TFLOP/s {peaks}; {sizes}; times {compute.compute_of(name).label}"
+
+    return _columns((name, described(name, gpu)) for name, gpu in compute.gpus().items())
 
 
 def topology_text(system: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import short_size
 
+NEAR_OPTIMAL: Final = 0.05  # above the bound, up to which a choice counts as optimal
 WINDOWS: Final = (
     "backend = torch.distributed.group.WORLD._get_backend(device)",
     "pool = torch.cuda.MemPool(backend.mem_allocator)",
@@ -127,6 +128,7 @@ def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
     yield text_table.render([*sizes, "time_us", "choice", "margin", "runner_up"], shown)
     remark = "time: where a range begins; margin: how much longer the runner-up takes"
     yield f"# of {advice['candidates']} choices; {remark}"
+    yield from _attainable(advice)
     if any(row["tie"] for row in advice["ranges"]):
         modelled = ", which is that of NCCL's own calls where times are modelled" if _modelled(advice) else ""
         within = "equal"
@@ -156,3 +158,24 @@ def _margin(row: Mapping[str, Any]) -> str:
         return "-"
     text = f"{100 * least:.1f} %" if least == most else f"{100 * least:.1f} to {100 * most:.1f} %"
     return f"{text}, a tie" if row["tie"] else text
+
+
+def _attainable(advice: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how far the best named choice is from what can be had at the largest size."""
+    if "attainable" not in advice:
+        return
+    found = advice["attainable"]
+    size, best_us, made_us = short_size(found["size_bytes"]), found["time_us"], found["synthesized_us"]
+    above = best_us / found["lower_bound_us"] - 1 if found["lower_bound_us"] else float("inf")
+    command = f"simcoll synthesize {advice['collective']} --on {found['topology']}"
+    if above <= NEAR_OPTIMAL:
+        yield f"# {found['choice']} is within {100 * above:.0f} % of optimal at {size}"
+    elif made_us < best_us / (1 + NEAR_OPTIMAL):
+        yield f"# a synthesised schedule is {best_us / made_us:.2g} times faster at {size}: {command}"
+    else:
+        more = f"; the lower bound ({found['bound_kind']}) is {1 + above:.2g} times shorter"
+        yield f"# no schedule that was synthesised is much faster at {size}{more}"
+    if found.get("halves_us", best_us) < best_us / (1 + NEAR_OPTIMAL):
+        first, then = found["halves"]
+        how = f"reduce_scatter ({first}), then all_gather ({then})"
+        yield f"# {how} is {best_us / found['halves_us']:.2g} times faster at {size}"

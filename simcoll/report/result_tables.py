@@ -67,13 +67,21 @@ def _text(
 def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()) -> str:
     """Return the text for rows of workloads: their answer, a line for each row, and one on the shortest step."""
     good = [row for row in rows if row.status == "ok"]
-    times = ("step_us", "compute_us", *["waiting_us"] * any(row.waiting_us for row in rows), "exposed_us")
+    training = any(row.mfu is not None for row in rows)
+    idle = [name for name in ("waiting_us", "bubble_us", "wait_us") if any(row[name] for row in rows)]
+    more = [name for name in ("interference_us", "optimizer_us") if training]
+    times = ("step_us", "compute_us", *idle, *more, "exposed_us")
     columns = ("workload", "algorithm", "ranks", "nodes", "buckets", *times)
+    if training:
+        columns = ("ranks", "nodes", "mfu", "tokens_per_s_per_gpu", "memory_GB", *times)
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
     columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
     shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
     waiting = " + waiting (for other ranks' computations, e.g. a pipeline's bubble)" if "waiting_us" in times else ""
     meaning = f"# step = compute (of the rank that computes most){waiting} + exposed (what communication adds)"
+    if training:
+        parts = [name.removesuffix("_us") for name in (*idle, *more)]
+        meaning = f"# step = {' + '.join(['compute', *parts, 'exposed'])} of the rank that ends last"
     head = [_title(rows[0].scenario, rows), f"# {shared}", meaning]
     table = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, times) if good else ("", "")
     return _text(rows, points, head, table)

@@ -117,6 +117,18 @@ def comparison(document: Mapping[str, Any], folder: Path) -> list[Path]:
     return [folder / "compare.csv", folder / "compare.png"]
 
 
+def recorded(document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the picture of recorded calls and ranks, if the document of a diagnosis has any; return its path."""
+    from simcoll.report.plot import save
+    from simcoll.report.plot.recorded import recorded_figure
+
+    drawn = document.get("recorded", {"calls": [], "ranks": []})
+    if drawn["calls"] or drawn["ranks"]:
+        save(recorded_figure(drawn), folder / "recorded.png")
+        return [folder / "recorded.png"]
+    return []
+
+
 def unmatched(scenarios: Sequence[Scenario], rows: Sequence[ResultRow]) -> list[str]:
     """Return a note for each measured table in the scenarios that has no row matching the run's points."""
     kinds = [f"{collective} {dtype} on {ranks} ranks" for collective, ranks, dtype in dict.fromkeys(map(_kind, rows))]
@@ -177,6 +189,7 @@ def step_overlap(point: Point) -> Any:
     from simcoll.explanation.explained_run import unheld_messages
     from simcoll.prediction.predict import predict
     from simcoll.prediction.predictions import StepPrediction
+    from simcoll.prediction.training_step import TrainingPrediction
     from simcoll.report.overlap import overlaps, summary
     from simcoll.report.plot.steps import overlap_figure
 
@@ -184,6 +197,10 @@ def step_overlap(point: Point) -> Any:
     work, once = scenario.workload, {"replications": None, "variability": None}
     prediction = predict(scenario.model_copy(update=once))
     assert work
+    if isinstance(prediction, TrainingPrediction):
+        from simcoll.report.plot.training import step_figure
+
+        return step_figure(prediction)
     if (messages := unheld_messages(prediction)) > SHOWN:
         raise ValueError(f"it needs the times of {messages} messages, and the run computed totals only")
     words = [work.template, str(getattr(work, "model", "") or ""), prediction.algorithm, f"{prediction.n} ranks"]

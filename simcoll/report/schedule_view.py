@@ -23,7 +23,7 @@ from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import Schedule, chunks_text
 from simcoll.schedule.side_by_side import joined
-from simcoll.schedule.values import State, finished, slot_text, terms_text
+from simcoll.schedule.values import State, finished, named_slots, slot_text, terms_text
 from simcoll.topology.topology_builder import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -197,9 +197,7 @@ def values(schedule: Schedule, states: Sequence[State], op: str, step: int | Non
     `step`. Columns are chunks, then slots of scratch. What a step stores stands behind `▸`, what it reduces is written
     out as a formula."""
     contract = collective(schedule.collective)
-    slots = {
-        slot: f"chunk {slot}" if slot < schedule.n_chunks else f"scratch {slot}" for slot in range(schedule.n_slots)
-    }
+    slots = named_slots(schedule)
     first, last = (0, schedule.n_steps) if step is None else (step, step + 1)
     rows = _value_rows(schedule, slots, "before", State(states[first].held, {}), op)
     for number in range(first, last):

@@ -54,7 +54,8 @@ class ModelSpec(Model):
     """Number of channels of a rank. Each channel sends one message at a time. `per-peer`: a channel for each
     destination."""
     channels_by: ChannelsBy | None = None
-    """What is dealt to the channels in turn: the chunks or the steps of the schedule."""
+    """What is dealt to the channels in turn: the chunks or the steps of the schedule. `port`: a channel for each link
+    by which messages leave the rank, whatever `channels` says."""
     slots: Slots | None = None
     """Greatest number of messages under way on a connection (sender, receiver, channel), or `none` for no limit."""
     chunk: Chunk | None = None

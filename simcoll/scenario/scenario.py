@@ -39,12 +39,15 @@ from simcoll.scenario.variability import Variability
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import ALSO, BITWISE, COLLECTIVES, OPERATORS
 from simcoll.schedule.names import DTYPES, WORKLOAD
+from simcoll.synthesis import synthesize
 from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
+from simcoll.workload.expert_routing import BY_EXPERTS, DISPATCH, TOKENS, ExpertTokens
 from simcoll.workload.workload_keys import Workload
 
 CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
+SYNTHESIZED: Final = synthesize.NAME  # … and of one that is made for the topology
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
 _DTYPE_ALIASES: Final = {row.nccl_tests: row.name for row in DTYPES if row.nccl_tests != row.name}
 _VARIED: Final = "variability: {launch_skew: {distribution: lognormal, median: 3 us, sigma: 0.8}}"
@@ -72,6 +75,8 @@ def algorithm_for(collective: str | None, spec: str) -> str:
         _check_schedule(spec, collective)
         return spec
     if collective is None or spec in CHOSEN or spec in algorithm_names.names(collective):
+        return spec
+    if spec == SYNTHESIZED and collective in synthesize.COLLECTIVES:
         return spec
     return _of_registry(collective, spec)
 
@@ -128,7 +133,10 @@ class Scenario(Model):
 
     also_called: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("on", "machine", "cluster"), "topology"),
-        **{name: f"topology.{name}" for name in ("system", "nodes", "fabric", "hosts", "link", "links")},
+        **{
+            name: f"topology.{name}"
+            for name in ("system", "nodes", "fabric", "hosts", "link", "links", "routing", "ecmp")
+        },
         "transport": "profile: A+B, of GPUs and NICs, e.g. nccl-hopper+efa",
     }
 
@@ -144,6 +152,8 @@ class Scenario(Model):
     """A training or inference step, in place of `collective`, `algorithm` and `size`."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES, hidden=(WORKLOAD,))]
     """Name of the collective, or `all`."""
+    moe: ExpertTokens | None = Field(default=None, validate_default=True)
+    """Tokens of a mixture of experts, in place of `size` and `dtype`: for `moe_dispatch` and `moe_combine`."""
     algorithm: str = "auto"
     """Name of an algorithm, `all`, or the path of a schedule file that ends in `.json`. Options go in brackets:
     `hierarchical(across=recursive_doubling)`. `auto` takes NCCL's choice if the profile has `kernels`; else it takes,
@@ -195,12 +205,19 @@ class Scenario(Model):
     env: Annotated[NcclEnv, Field(validate_default=True)] = NcclEnv.plain()
     """Environment variables of NCCL, such as `{NCCL_ALGO: Tree}`. They are added to the variables that the machine's
     NICs need. Needs a profile with `kernels`."""
-    executor: Literal["nccl", "msccl", "p2p"] | None = Field(default=None, validate_default=True)
+    executor: Literal["nccl", "msccl", "p2p", "pairwise", "deepep", "low-latency"] | None = Field(
+        default=None, validate_default=True
+    )
     """How a schedule runs on the GPUs, with a profile that has `kernels`. `nccl`: as NCCL's own call. `msccl`: as one
     kernel that is built from NCCL's primitives, as MSCCL's executor runs it. `p2p`: as sends and receives with a launch
     for each step, as `simcoll measure` runs it. Default: `nccl` for algorithms that NCCL has for the collective, else
     `msccl`. With `nccl`, names such as `ring` and `tree` mean NCCL's own call; with the others, simcoll's schedule of
-    this name."""
+    this name. `moe_dispatch` and `moe_combine` have three executors of their own. `pairwise`, the default: as an
+    all_to_all, with a copy of a token for each of its experts. `deepep`: as DeepEP's normal kernels, with a copy for
+    each node over NICs, and a copy for each rank within nodes. `low-latency`: as DeepEP's low-latency kernels, with a
+    copy for each expert."""
+    sms: Annotated[StrictInt, Field(ge=2, multiple_of=2)] | None = None
+    """Number of SMs (multiprocessors of a GPU) that run a kernel of `executor: deepep`. Default: 20, as in DeepEP."""
     launch: Launch = Launch.plain()
     """How calls are launched, one after the other without a pause, as nccl-tests launches them. Default: as in the
     measurements to which the profile was fitted."""
@@ -247,6 +264,24 @@ class Scenario(Model):
 
     @model_validator(mode="before")
     @classmethod
+    def _draws_of_paths(cls, data: object) -> object:
+        """Convert `topology.ecmp` into replications with random routes."""
+        paths = (
+            data["topology"].get("ecmp") if isinstance(data, dict) and isinstance(data.get("topology"), dict) else None
+        )
+        if not isinstance(data, dict) or not isinstance(paths, dict):
+            return data
+        variability, draws = data.get("variability") or {}, paths.get("draws", 100)
+        if not isinstance(variability, dict) or "ecmp" in variability or data.get("replications", draws) != draws:
+            problem = (
+                "`topology.ecmp` says how often which routes are drawn; leave out `variability.ecmp`, `replications`"
+            )
+            raise yaml_tree.MisplacedKeyError(["topology", "ecmp"], problem)
+        flows = {"flows": paths.get("qps_per_connection", 1)}
+        return {**data, "variability": {**variability, "ecmp": flows}, "replications": draws}
+
+    @model_validator(mode="before")
+    @classmethod
     def _workload_or_collective(cls, data: object) -> object:
         if not isinstance(data, dict) or data.get("workload") is None:
             return data
@@ -260,11 +295,41 @@ class Scenario(Model):
                 raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with a workload; {cure}")
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tokens_in_place_of_size(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("collective") not in TOKENS:
+            return data
+        for key in ("size", "dtype", "weights", "subgroups"):
+            if data.get(key) is not None:
+                told = "it follows from `moe`" if key == "size" else "write `moe.dtype`" if key == "dtype" else ""
+                cure = told or "`moe.routing` says which rank gets how much"
+                raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with {data['collective']}; {cure}")
+        return {**data, "dtype": "uint8"}
+
+    @field_validator("moe")
+    @classmethod
+    def _tokens_to_move(cls, value: ExpertTokens | None, info: ValidationInfo) -> ExpertTokens | None:
+        name = info.data.get("collective")
+        if value is None and name in TOKENS:
+            example = "moe: {tokens: 4096, hidden: 7168, topk: 8, experts: 256}"
+            raise ValueError(f"{name} needs `moe`; add e.g. {example}")
+        if value is not None and name not in (None, *TOKENS):
+            raise ValueError(f"{name} moves no tokens; leave `moe` out, or write collective: {DISPATCH}")
+        return value
+
+    @field_validator("sms")
+    @classmethod
+    def _sms_of_a_kernel(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("executor") != "deepep":
+            raise ValueError("only DeepEP's normal kernels have a number of SMs; add executor: deepep, or leave it out")
+        return value
+
     @field_validator("workload")
     @classmethod
     def _known_algorithms(cls, value: Any) -> Any:
         every = {
-            *CHOSEN,
+            *(*CHOSEN, SYNTHESIZED),
             *_every_algorithm(),
             *(name for which in COLLECTIVES for name in algorithm_names.names(which)),
         }
@@ -304,7 +369,7 @@ class Scenario(Model):
         name = info.data.get("collective")
         if name or schedule_json.is_file(value):
             return algorithm_for(name, value)
-        if value.partition("(")[0].strip() not in {*CHOSEN, *_every_algorithm()}:
+        if value.partition("(")[0].strip() not in {*CHOSEN, SYNTHESIZED, *_every_algorithm()}:
             raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
         return value
 
@@ -319,8 +384,11 @@ class Scenario(Model):
     @field_validator("size")
     @classmethod
     def _whole_elements(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if info.data.get("collective") in ("barrier", WORKLOAD):
-            return 0
+        name = info.data.get("collective")
+        if name in ("barrier", WORKLOAD) or (name in TOKENS and not info.data.get("moe")):
+            return 0  # of tokens: the mistake in `moe` is reported
+        if name in TOKENS:
+            value = info.data["moe"].nbytes(name)
         if value is None:
             raise ValueError("missing key 'size'; add e.g. size: 64 MiB")
         if value > MOST_BYTES:
@@ -385,6 +453,11 @@ class Scenario(Model):
     @classmethod
     def _kernels_to_execute(cls, value: str | None, info: ValidationInfo) -> str | None:
         profile, algorithm, collective = (info.data.get(key) for key in ("profile", "algorithm", "collective"))
+        if collective in TOKENS or value in BY_EXPERTS:
+            if value is not None and (collective in TOKENS) != (value in BY_EXPERTS):
+                served = BY_EXPERTS if collective in TOKENS else ("nccl", "msccl", "p2p")
+                raise ValueError(f"{collective} has no executor {value!r}; write {', '.join(served)}")
+            return value
         if value is None or profile is None:
             return value
         if not load_profile(profile).as_nccl:
@@ -430,7 +503,10 @@ class Scenario(Model):
 
     @property
     def executed_by(self) -> str | None:
-        """The executor of the call: `nccl`, `msccl` or `p2p`. None with a profile without `kernels`."""
+        """The executor of the call: `nccl`, `msccl` or `p2p`; for tokens `pairwise`, `deepep` or `low-latency`. None
+        with a profile without `kernels`."""
+        if self.moe:
+            return self.executor if self.executor in BY_EXPERTS else "pairwise"
         if self.executor or not load_profile(self.profile).as_nccl:
             return self.executor
         names = algorithm_names.names(self.collective)
@@ -462,15 +538,16 @@ class Scenario(Model):
         return not self.workload and self.measure.harness == "library" and self.measure.buckets > 1
 
     def files(self) -> list[Path]:
-        """Return the paths of the files that the result depends on, apart from the scenario: topology, profiles and
-        schedule."""
+        """Return the paths of the files that the result depends on, apart from the scenario: topology, profiles,
+        schedule and counts of tokens."""
         named = Path(self.topology.file) if self.topology.file else shipped_systems().get(self.topology.system or "")
         topology = files_of_machine(named) if named and input_files.is_file(named) else [named] if named else []
         schedule = [Path(self.algorithm)] if schedule_json.is_file(self.algorithm) else []
         system = system_of(self.topology)
         of_system = [system.profile, system.nic.profile if system.nic else None] if system else []
         profiles = [path for name in (self.profile, *of_system) if name for path in files_of(name)]
-        return [*topology, *dict.fromkeys(profiles), *schedule]
+        counts = [Path(self.moe.routing.counts)] if self.moe and self.moe.routing.counts else []
+        return [*topology, *dict.fromkeys(profiles), *schedule, *counts]
 
     def contents(self) -> str:
         """Return the contents of `files`, joined. If they change, the results may change."""

@@ -25,6 +25,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_keys import TopologySpec
+from simcoll.workload.expert_routing import TOKENS
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,8 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
 
     if missing("topology"):
         raise InputError("the machine is missing", "add --on SYSTEM, e.g. --on hgx-h100")
-    if missing("size") and tree.value["collective"].value != "barrier":
+    name = tree.value["collective"].value
+    if missing("size") and name != "barrier" and name not in TOKENS:
         raise InputError("--size is missing", "add e.g. --size 64MiB")
     return points(tree)
 
@@ -218,7 +220,8 @@ def _all_collectives(tree: Node) -> Node:
     asked = tree.get("collective")
     if asked is None or asked.value != "all":
         return tree
-    every = Node([Node(name, asked.place) for name in COLLECTIVES], asked.place)
+    served = [name for name in COLLECTIVES if (name in TOKENS) == (tree.get("moe") is not None)]
+    every = Node([Node(name, asked.place) for name in served], asked.place)
     return Node({**tree.value, "collective": every}, tree.place, tree.keys)
 
 

@@ -9,7 +9,7 @@ reduce_scatter, gather and scatter it is ranks × the per-rank part, for all_to_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Literal
@@ -34,6 +34,7 @@ OPERATORS: Final[dict[str, np.ufunc]] = {
     "bxor": np.bitwise_xor,
     "avg": np.add,  # and one final scaling
 }
+EXCHANGES: Final = ("all_to_all", "moe_dispatch", "moe_combine")  # everyone has a block for everyone
 ALSO: Final = {"prod": "product"}  # other spellings of operators
 BITWISE: Final = ("band", "bor", "bxor")  # for integers only
 
@@ -104,6 +105,13 @@ def cut(nbytes: int, n: int, n_chunks: int, itemsize: int, weights: object, bloc
     return np.stack([np.concatenate([split(int(b), each, itemsize) for b in row]) for row in outer])
 
 
+def weights_of(weights: object, group: Sequence[int], n: int) -> object:
+    """Return the weights of a group of the `n` ranks of a schedule: its rows, if there is a row for each of them."""
+    if weights is None or len(group) == n or np.ndim(weights) < 2 or len(np.asarray(weights)) != n:  # type: ignore[arg-type]
+        return weights
+    return np.asarray(weights)[list(group)]
+
+
 def _held(whose: Literal["own", "root", "all", "block"], where: Literal["", "root", "next", "block"] = "") -> Held:
     """Return a function that says which values ranks hold in their slots, for `Collective.before` or `after`. `whose`:
     a rank's own value, the root's, the reduction of all, or in each block the value of the block's rank. `where`:
@@ -161,6 +169,10 @@ _CONTRACTS: Final = (
                _held("own"), _transposed, _per_rank, _but_one, turns="blocks"),
     Collective("barrier", "nobody leaves before everyone has come",
                _held("own"), _held("all"), _one, lambda n: Fraction(0), reduces=True, at_least_once=True),
+    Collective("moe_dispatch", "each token goes to the ranks of its experts",
+               _held("own"), _transposed, _per_rank, _but_one, turns="blocks"),
+    Collective("moe_combine", "the experts' results go back to the ranks of their tokens",
+               _held("own"), _transposed, _per_rank, _but_one, turns="blocks"),
     Collective("send_recv", "the next rank gets the root's buffer",
                _held("own"), _held("root", "next"), _one, _plain, rooted=True),
 )  # fmt: skip
@@ -202,7 +214,8 @@ def cut_slots(schedule: Schedule, elements: int, weights: object = None) -> dict
     cuts: dict[int, list[slice]] = {}
     for group in schedule.groups:
         n = len(group)
-        rows = cut(elements, n, schedule.n_chunks, 1, weights, contract.blocks(n))
+        own = weights_of(weights, group, schedule.n)
+        rows = cut(elements, n, schedule.n_chunks, 1, own, contract.blocks(n))
         for member, row in zip(group, np.broadcast_to(rows, (n, schedule.n_chunks)), strict=True):
             ends = np.cumsum(row).tolist()
             cuts[member] = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]

@@ -48,6 +48,8 @@ COLLECTIVES: Final = (
     CollectiveNames("gather", nccl_tests="gather", msccl="gather", mpi=("gather",)),
     CollectiveNames("scatter", nccl_tests="scatter", msccl="scatter", mpi=("scatter",)),
     CollectiveNames("all_to_all", nccl_tests="alltoall", msccl="alltoall", mpi=("alltoall",), measured=("all2all",)),
+    CollectiveNames("moe_dispatch"),
+    CollectiveNames("moe_combine"),
     CollectiveNames("barrier", mpi=("barrier",)),
     CollectiveNames("send_recv", nccl_tests="sendrecv", torch="send", measured=("sendreceive",)),
 )  # fmt: skip

@@ -293,6 +293,10 @@ class Schedule(_Named):
         head = f"{self.name}: {self.n} ranks, {self.n_chunks} chunks, {self.n_steps} steps, {self.transfers} transfers"
         return "\n".join([head, *(f"  {row}" for row in self)])
 
+    def _repr_html_(self) -> str:
+        """Return what `str` returns as HTML, for notebooks."""
+        return f"<pre>{self}</pre>"
+
     def steps(self) -> Iterator[slice]:
         """Return an iterator over the range of indices of each step. Steps without transfers are skipped."""
         bounds = np.flatnonzero(np.diff(self.step)) + 1

@@ -87,7 +87,7 @@ def states(schedule: Schedule, values: object = "random", op: str | None = None)
     """Return the buffer of each rank before the first step of a schedule, and after each step, as lists of numbers.
 
     `values` has a list of numbers for each rank, its buffer; for all_gather and gather a rank's own block; for
-    broadcast, scatter and send_recv the root's list is enough. `random`: numbers from 0 to 9, one for each chunk. None
+    broadcast and scatter the root's list is enough. `random`: numbers from 0 to 9, one for each chunk. None
     stands where a number is undefined. `op` is sum by default; averages are divided in the last state. Raises
     InputError.
 
@@ -223,6 +223,18 @@ def _short(value: object) -> str:
 
 
 # --- numbers in words ---
+
+
+def named_slots(schedule: Schedule) -> dict[int, str]:
+    """Return the slots of a schedule with their names: its chunks, and the scratch that it uses.
+
+    >>> from simcoll import build
+    >>> named_slots(build("all_reduce", "ring", 2))
+    {0: 'chunk 0', 1: 'chunk 1'}
+    """
+    used = np.unique(schedule.by_slot().dst_slot)
+    scratch = used[used >= schedule.n_chunks].tolist()
+    return {s: f"chunk {s}" for s in range(schedule.n_chunks)} | {s: f"scratch {s}" for s in scratch}
 
 
 def number_text(number: int | float | None) -> str:

@@ -135,6 +135,8 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
     over = yaml_tree.parse(yaml_tree.dump(given), "topology")
     merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
     whole = yaml_tree.validate(TopologySpec, [merged])[0]
+    if whole.ecmp and not spec.ecmp:
+        raise InputError("draws of routes belong to a scenario", "write `topology.ecmp` there", tree.keys["ecmp"])
     return whole, read_shipped(whole.system) if whole.system else None
 
 
@@ -170,7 +172,7 @@ def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
         per_leaf=leaf_width(spec),
         levels=spec.levels or 2,
         leaves_per_pod=spec.leaves_per_pod or 4,
-        oversubscription=Fraction(str(spec.oversubscription or 1)),
+        oversubscription=Fraction(str(spec.oversubscription or 1)) / Fraction(str(spec.spraying or 1)),
         spines=1 if spec.routing == "adaptive" else spec.spines or 1,  # one spine carries the traffic of all
         dims=spec.dims or (),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 FORWARD: Final = "forward"
@@ -17,7 +19,8 @@ class Turn(NamedTuple):
     k: int
 
 
-def orders(kind: str, stages: int, passes: int, chunks: int = 1) -> list[list[Turn]]:
+@functools.lru_cache(maxsize=64)
+def orders(kind: str, stages: int, passes: int, chunks: int = 1) -> Sequence[Sequence[Turn]]:
     """Return for each stage its turns, in order. `interleaved` needs `passes` that are a multiple of `stages`."""
     if kind == "zero-bubble":
         return _zero_bubble(stages, passes)
@@ -81,10 +84,11 @@ def _zero_bubble(stages: int, passes: int) -> list[list[Turn]]:
     return order
 
 
-def held(order: list[Turn]) -> int:
+@functools.lru_cache(maxsize=1024)
+def held(kind: str, stages: int, passes: int, chunks: int, stage: int) -> int:
     """Return the largest number of micro batches and chunks whose activations a stage holds at a time."""
-    last, most, now = (WEIGHTS if any(turn.phase == WEIGHTS for turn in order) else BACKWARD), 0, 0
-    for turn in order:
+    last, most, now = (WEIGHTS if kind == "zero-bubble" else BACKWARD), 0, 0
+    for turn in orders(kind, stages, passes, chunks)[stage]:
         now += (turn.phase == FORWARD) - (turn.phase == last)
         most = max(most, now)
     return most

@@ -9,6 +9,7 @@ import numpy as np
 
 from simcoll.config.numpy_helpers import Array, Numbers, distinct
 from simcoll.schedule.collectives import ALL, NOTHING, collective
+from simcoll.workload.expert_routing import ExpertKernel
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
 NONE: Final = -1  # no operation
@@ -16,7 +17,7 @@ NONE: Final = -1  # no operation
 
 class CollectiveCall(NamedTuple):
     """A collective of some ranks. `nbytes` is the size as nccl-tests counts it. `root` is an index among these ranks.
-    If `protocol` is None, the scenario's protocol is used."""
+    If `protocol` or `dtype` is None, the scenario's is used."""
 
     collective: str
     algorithm: str
@@ -24,6 +25,8 @@ class CollectiveCall(NamedTuple):
     root: int = 0
     weights: tuple[object, ...] | None = None
     protocol: str | None = None
+    tokens: ExpertKernel | None = None
+    dtype: str | None = None
 
     def met(self, came: Numbers) -> Numbers:
         """Return when each rank could leave the call if data took no time, int64 (ranks,) in ps. A rank that arrives at

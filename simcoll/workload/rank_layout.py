@@ -9,9 +9,28 @@ import numpy as np
 
 from simcoll.config.numpy_helpers import Numbers
 from simcoll.errors import wrong
+from simcoll.workload.plan import CollectiveCall
 from simcoll.workload.training_keys import TrainingStep
 
 EXPERTS: Final = {"tp": "etp", "dp": "edp"}  # what stands in an expert's grid of ranks for a dimension
+
+
+class Call(NamedTuple):
+    """A collective of the groups of one dimension in a stage. For `pp` and `tied` its ranks are those with equal
+    positions in the stages `stage` and `target`."""
+
+    dimension: str
+    collective: str
+    nbytes: int
+    dtype: str
+    stage: int
+    target: int | None = None
+
+    def made(self, algorithm: str) -> CollectiveCall:
+        """Return the call as a plan has it. A message to another stage goes one way."""
+        return CollectiveCall(
+            self.collective, "direct" if self.dimension == "pp" else algorithm, self.nbytes, dtype=self.dtype
+        )
 
 
 class Layout(NamedTuple):
@@ -23,10 +42,21 @@ class Layout(NamedTuple):
     expert_axes: tuple[str, ...]
     expert: Numbers
     shards: int  # ranks of a group that shares parameters: of dp and cp together
+    per_node: int
 
     def degree(self, dimension: str) -> int:
         """Return the number of ranks of a group."""
-        return len(self.groups(dimension, 0)[0])
+        if dimension == "shard":
+            return self.shards
+        if dimension == "replica":
+            return self.degree("dp") // self.shards
+        axes, grid = (self.expert_axes, self.expert) if dimension in ("ep", "etp", "edp") else (self.axes, self.dense)
+        both = grid.shape[axes.index("cp")] if dimension == "dp" else 1
+        return int(grid.shape[axes.index(dimension)] * both)
+
+    def across(self, ranks: Sequence[int]) -> bool:
+        """Whether ranks are on several nodes."""
+        return len({rank // self.per_node for rank in ranks}) > 1
 
     def stage(self, stage: int) -> list[int]:
         """Return the ranks of a stage of the pipeline, in order."""
@@ -50,6 +80,12 @@ class Layout(NamedTuple):
         found: list[list[int]] = np.transpose(grid, order).reshape(-1, size).tolist()
         return [sorted(group) for group in found]
 
+    def groups_of(self, call: Call) -> list[list[int]]:
+        """Return the groups in which a call runs at once."""
+        if call.target is not None:
+            return self.pairs(call.stage, call.target)
+        return self.groups(call.dimension, call.stage)
+
     def pairs(self, stage: int, target: int) -> list[list[int]]:
         """Return the pairs of ranks with equal positions in two stages."""
         at = self.axes.index("pp")
@@ -68,7 +104,9 @@ def layout_of(spec: TrainingStep, ranks: int, per_node: int) -> Layout:
     inner = ["etp", "ep", "edp"]
     inner.insert(_before_pp(order), "pp")
     expert = np.arange(ranks).reshape([experts[axis] for axis in reversed(inner)])
-    return Layout(tuple(reversed(order)), dense, tuple(reversed(inner)), expert, _shards(spec, dp * p.cp, per_node))
+    return Layout(
+        tuple(reversed(order)), dense, tuple(reversed(inner)), expert, _shards(spec, dp * p.cp, per_node), per_node
+    )
 
 
 def _before_pp(order: Sequence[str]) -> int:

@@ -76,6 +76,8 @@ class PipelineSchedule(Model):
     parts of the model on each rank. `zero-bubble`: 1F1B whose weight gradients fill the bubble (ZB-H1)."""
     stages_per_rank: Count = 1
     """Parts of the model on each rank (virtual stages), for `interleaved`."""
+    balance: Literal["layers", "compute"] = "layers"
+    """How stages share the blocks: equally many `layers`, or, the head included, equal `compute` (nanotron)."""
 
     @model_validator(mode="after")
     def _parts(self) -> PipelineSchedule:
@@ -103,8 +105,9 @@ class Overlap(Model):
     """Gradients are reduced during the backward pass (Megatron: overlap_grad_reduce)."""
     parameters: StrictBool = True
     """Parameters are gathered during the forward pass (Megatron: overlap_param_gather; FSDP: prefetching)."""
-    tensor: StrictBool = False
-    """Tensor-parallel exchanges run beside matrix products (Megatron: tp_comm_overlap)."""
+    tensor: StrictBool | None = None
+    """Tensor-parallel exchanges run beside matrix products (Megatron: tp_comm_overlap). Default: as the framework does
+    with sequence parallelism."""
     pipeline: StrictBool | None = None
     """A stage goes on while it sends (Megatron: overlap_p2p_comm). Default: as Megatron, with `interleaved` and
     `zero-bubble` only."""

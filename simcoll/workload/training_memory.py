@@ -31,7 +31,8 @@ class Memory(NamedTuple):
 
 def memory_of(planner: Planner) -> Memory:
     """Return the memory of the stage that needs most."""
-    return max((_of_stage(planner, stage) for stage in range(planner.stages)), key=lambda memory: memory.total)
+    stages = {0, 1, planner.stages - 1} & {*range(planner.stages)}  # the others hold no more than stage 1
+    return max((_of_stage(planner, stage) for stage in sorted(stages)), key=lambda memory: memory.total)
 
 
 def _of_stage(planner: Planner, stage: int) -> Memory:
@@ -47,7 +48,7 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
     gathered = 2 * max(_bytes(unit, stored) for held in units for unit in held) if sharded else 0
     state = STATE - 4 if stored == 4 else STATE  # parameters in float32 need no copy
     most = max((len(held) - any(unit.name == "head" for unit in held) for held in units), default=0)
-    kept = activation_bytes(spec) * (most * pipeline_orders.held(planner.orders[stage]))
+    kept = activation_bytes(spec) * (most * pipeline_orders.held(*planner.ordered_by, stage))
     working = _working(planner, units)
     return Memory(
         parameters=stored * (shared if sharded else whole),

@@ -18,7 +18,7 @@ from simcoll.units import PS_PER_S
 from simcoll.workload import pipeline_orders
 from simcoll.workload.compute import Compute
 from simcoll.workload.pipeline_orders import BACKWARD, FORWARD, WEIGHTS, Turn
-from simcoll.workload.rank_layout import Layout
+from simcoll.workload.rank_layout import Call, Layout
 from simcoll.workload.training_keys import BYTES, TrainingStep
 from simcoll.workload.transformer import (
     Attention,
@@ -47,17 +47,6 @@ COMPUTING: Final = PARTS[:4]
 EXCHANGES: Final = ("tp", "pp", "dp", "ep", "cp")
 Costs = tuple[int, ...]  # ps by kind, in the order of PARTS
 NOTHING: Final[Costs] = (0,) * len(PARTS)
-
-
-class Call(NamedTuple):
-    """A collective of the groups of one dimension in a stage; for `pp` a message to the stage `target`."""
-
-    dimension: str
-    collective: str
-    nbytes: int
-    dtype: str
-    stage: int
-    target: int | None = None
 
 
 CallTime = Callable[[Call], int]  # ps
@@ -95,12 +84,17 @@ class StepOperation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A block, the embedding or the head on one rank: its costs by phase, and its parameters."""
+    """A block, the embedding or the head on one rank: its operations by phase, and their costs."""
 
     name: str
     block: Block
     phases: dict[str, tuple[Operation, ...]]
-    costs: dict[str, Costs]
+    cost_of: Callable[[str], Costs]
+
+    @functools.cached_property
+    def costs(self) -> dict[str, Costs]:
+        """Return the costs by phase."""
+        return {phase: self.cost_of(phase) for phase in self.phases}
 
     @property
     def parameters(self) -> int:
@@ -231,7 +225,7 @@ class TimedStep:
         return parts
 
 
-_NAMED: Final = {"edp": "dp", "shard": "dp", "replica": "dp", "etp": "tp"}
+_NAMED: Final = {"edp": "dp", "shard": "dp", "replica": "dp", "etp": "tp", "tied": "pp"}
 
 
 class Planner:
@@ -246,8 +240,10 @@ class Planner:
         compute_type = spec.dtypes.compute
         self.types = Types(compute_type, 4 if compute_type == "fp32" else 2)
         self.activations = "float32" if compute_type == "fp32" else "bfloat16"
-        self.orders = pipeline_orders.orders(spec.schedule.kind, self.stages, self.passes, self.chunks)
+        self.ordered_by = spec.schedule.kind, self.stages, self.passes, self.chunks
         self.splits = spec.schedule.kind == "zero-bubble"
+        overlap = spec.overlap.tensor
+        self.tensor_overlap = compute.tensor_shown < 1 and spec.split.sequence_parallel if overlap is None else overlap
         self._units: dict[tuple[str, int], Unit] = {}
 
     # --- the model's parts ---
@@ -257,11 +253,26 @@ class Planner:
         """Return the first block of each part of the pipeline, and the number of blocks. Where the parts do not divide
         the blocks, the last part has fewer, then the first, then the others from the end."""
         parts = self.stages * self.chunks
+        if self.spec.schedule.balance == "compute":
+            return self._balanced(parts)
         counts = [-(-self.spec.model.layers // parts)] * parts
         order = [parts - 1, *range(parts - 1)] if parts > 1 else [0]
         for number in range(sum(counts) - self.spec.model.layers):
             counts[order[number % parts]] -= 1
         return [sum(counts[:part]) for part in range(parts + 1)]
+
+    def _balanced(self, parts: int) -> list[int]:
+        """Return the same for parts of about equal computation, the head included. A part takes
+        blocks as long as all blocks so far have no more than its share of all multiply-adds, as in nanotron."""
+        model = self.spec.model
+        costs = [model.macs(layer) for layer in range(model.layers)]
+        whole = sum(costs) + model.vocab * model.hidden
+        firsts, done = [0], 0
+        for layer, macs in enumerate(costs):
+            done += macs
+            if done * parts > whole * len(firsts):
+                firsts.append(layer)
+        return [*firsts[:parts], *[model.layers] * (parts + 1 - len(firsts[:parts]))]
 
     def units(self, stage: int, chunk: int) -> list[Unit]:
         """Return the parts of the model in a chunk of a stage, in forward order."""
@@ -294,16 +305,22 @@ class Planner:
         phases = {FORWARD: made.forward, BACKWARD: first, WEIGHTS: later}
         floors = {FORWARD: 1, BACKWARD: 2 + (spec.recompute == "full"), WEIGHTS: 0}
         layer = kind in ("dense", "mixture")
-        costs = {phase: self.costs(phases[phase], stage, floors[phase] if layer else 0) for phase in phases}
-        return Unit(kind, made, phases, costs)
+        return Unit(kind, made, phases, lambda phase: self.costs(phases[phase], stage, floors[phase] if layer else 0))
 
     # --- costs ---
 
     def costs(self, operations: Sequence[Operation], stage: int, floor: int) -> Costs:
-        """Return the costs of operations that run one after the other, at least `floor` launches of a layer's pass."""
+        """Return the costs of operations that run one after the other, with `floor` launches of a layer's pass."""
         costs = added(*(self.cost_of(each, stage) for each in operations)) if operations else NOTHING
-        least = round(floor * self.compute.launch_s * PS_PER_S)
-        return added(costs, cost(launch=max(0, least - sum(costs))))
+        least, gap = (round(floor * seconds * PS_PER_S) for seconds in (self.launch_s, self.compute.gap_s))
+        return added(costs, cost(launch=max(gap, least - sum(costs))))
+
+    @functools.cached_property
+    def launch_s(self) -> float:
+        """The least seconds of a pass over a layer, as the CPU launches its kernels."""
+        group = self.layout.groups("tp", 0)[0]
+        ends = self.layout.pairs(0, self.stages - 1)[0]
+        return self.compute.floor_s(len(group), self.layout.across(group), self.layout.across(ends))
 
     def cost_of(self, operation: Operation, stage: int) -> Costs:
         """Return the costs of one operation."""
@@ -320,7 +337,7 @@ class Planner:
             shown = sum(max(0, moves - took) for took in passes[: operation.sends])
             return cost(attention=sum(passes), cp=shown)
         took = self.exchanged(operation, stage)
-        if operation.dimension == "tp" and self.spec.overlap.tensor and operation.collective != "all_reduce":
+        if operation.dimension == "tp" and self.tensor_overlap and operation.collective != "all_reduce":
             took = round(took * self.compute.tensor_shown)
         return cost(**{operation.dimension: took})
 
@@ -350,8 +367,9 @@ class Planner:
         self.gathered = [self._gathered_ahead(stage) for stage in range(self.stages)]
         self.scattered: list[list[int]] = [[] for _ in range(self.stages)]
         parts = self.stages * self.chunks
-        todo = [list(reversed(order)) for order in self.orders]
-        left = [_last_turns(order) for order in self.orders]
+        orders = pipeline_orders.orders(*self.ordered_by)
+        todo = [list(reversed(order)) for order in orders]
+        left = [_last_turns(order) for order in orders]
         going = True
         while going:
             going = False
@@ -396,8 +414,8 @@ class Planner:
                 before = [*before, *self.gathered[stage].get((turn.chunk, number), ())]
             held.append(unit)
             full = reduces and (sum(each.parameters for each in held) >= BUCKET or number == len(ordered) - 1)
-            moved = self._gradient_calls(stage, held) if full else []
-            hidden = self._interference(moved) if moved else 0
+            moved = self.gradient_calls(stage, held) if full else []
+            hidden = self.interference(moved) if moved else 0
             done = self._computed(stage, turn.phase, name, [unit], before, hidden)
             if full:
                 self._reduced(stage, held, [done])
@@ -412,27 +430,39 @@ class Planner:
         made = tuple((unit, phase) for unit in units)
         return self.plan.add(phase, name, stage, COMPUTE, whole, after, parts=made)
 
-    def _interference(self, calls: Iterable[Call]) -> int:
+    def interference(self, calls: Iterable[Call]) -> int:
         """Return the computing time that hidden calls cost: bytes over a rate. An all-reduce moves them twice."""
         nbytes = sum(call.nbytes * (2 if call.collective == "all_reduce" else 1) for call in calls)
         return _ps(self.compute.interference_s(nbytes))
 
+    def message(self, stage: int, target: int) -> Call:
+        """Return the call that takes a pass's result to another stage."""
+        spec = self.spec
+        tokens = spec.batch.micro * spec.batch.sequence // spec.parallel.cp
+        ways = spec.split.tp if spec.split.sequence_parallel else 1
+        nbytes = tokens * spec.model.hidden * self.types.itemsize // ways
+        return Call("pp", "send_recv", nbytes, self.activations, stage, target)
+
+    @property
+    def sends_beside(self) -> bool:
+        """Whether a stage goes on while it sends."""
+        overlap = self.spec.overlap.pipeline
+        return self.spec.schedule.kind in ("interleaved", "zero-bubble") if overlap is None else overlap
+
+    def sent_ps(self) -> int:
+        """Return, for the closed form, how long messages to other stages hold up a step."""
+        if self.stages == 1:
+            return 0
+        took = self.called(self.message(0, 1))
+        return 2 * took * (self.stages - 1 + (0 if self.sends_beside else self.passes * self.chunks))
+
     def _sent(self, stage: int, target: int, turn: Turn, done: int) -> int:
         """Add the message with a pass's result to the next stage."""
-        spec = self.spec
         if target == stage:
             return done
-        tokens = spec.batch.micro * spec.batch.sequence // spec.parallel.cp
-        nbytes = (
-            tokens * spec.model.hidden * self.types.itemsize // (spec.split.tp if spec.split.sequence_parallel else 1)
-        )
-        call = Call("pp", "send_recv", nbytes, self.activations, stage, target)
-        overlap = spec.overlap.pipeline
-        beside = spec.schedule.kind in ("interleaved", "zero-bubble") if overlap is None else overlap
-        stream = f"pp {turn.phase}" if beside else COMPUTE
-        return self.plan.add(
-            "send", f"send {turn.phase} {turn.k}", stage, stream, cost(pp=self.called(call)), [done], call
-        )
+        call = self.message(stage, target)
+        stream, name = f"pp {turn.phase}" if self.sends_beside else COMPUTE, f"send {turn.phase} {turn.k}"
+        return self.plan.add("send", name, stage, stream, cost(pp=self.called(call)), [done], call)
 
     # --- data parallelism ---
 
@@ -450,7 +480,7 @@ class Planner:
         found = [(each.block.parameters, each.block.expert_parameters) for each in units]
         return sum(dense for dense, _ in found), sum(experts for _, experts in found)
 
-    def _gradient_calls(self, stage: int, units: Sequence[Unit]) -> list[Call]:
+    def gradient_calls(self, stage: int, units: Sequence[Unit]) -> list[Call]:
         """Return the calls that reduce the gradients of some units."""
         dense, experts = self._parameters(units)
         sharding, dtype = self.spec.parallel.sharding, self.spec.dtypes.gradients
@@ -462,7 +492,7 @@ class Planner:
         calls = self._call(stage, "dp", collective, dense, dtype)
         return calls + self._call(stage, "edp", collective, experts, dtype)
 
-    def _parameter_calls(self, stage: int, units: Sequence[Unit]) -> list[Call]:
+    def parameter_calls(self, stage: int, units: Sequence[Unit]) -> list[Call]:
         """Return the calls that gather the parameters of some units."""
         dense, experts = self._parameters(units)
         dtype = self.spec.parameter_type
@@ -481,7 +511,7 @@ class Planner:
         for number, unit in enumerate(units):
             held.append(unit)
             if sum(each.parameters for each in held) >= BUCKET or number == len(units) - 1:
-                self.scattered[stage] += self._moved(stage, "reduce", self._gradient_calls(stage, held), after)
+                self.scattered[stage] += self._moved(stage, "reduce", self.gradient_calls(stage, held), after)
                 held = []
 
     def _gathered_ahead(self, stage: int) -> dict[tuple[int, int], list[int]]:
@@ -497,7 +527,7 @@ class Planner:
             for number, unit in enumerate(units):
                 held.append(unit)
                 if sum(each.parameters for each in held) >= BUCKET or number == len(units) - 1:
-                    moved = self._moved(stage, "gather", self._parameter_calls(stage, held), ())
+                    moved = self._moved(stage, "gather", self.parameter_calls(stage, held), ())
                     if moved:
                         waits[chunk, first] = moved
                     first, held = number + 1, []
@@ -508,7 +538,7 @@ class Planner:
         parameters of the next unit are gathered while a unit computes."""
         overlap, passed = self.spec.overlap, list[int]()
         gathers: dict[int, list[int]] = {}
-        moves = [self._parameter_calls(stage, [unit]) for unit in units]
+        moves = [self.parameter_calls(stage, [unit]) for unit in units]
 
         def gather(number: int) -> None:
             if number < len(units) and number not in gathers:
@@ -521,10 +551,10 @@ class Planner:
         for number, unit in enumerate(units):
             if overlap.parameters:
                 gather(number + 1)
-            reduces = self._gradient_calls(stage, [unit]) if turn.phase == BACKWARD else []
+            reduces = self.gradient_calls(stage, [unit]) if turn.phase == BACKWARD else []
             hidden = [*(moves[number] if overlap.parameters else ()), *(reduces if overlap.gradients else ())]
             before = [*(after if number == 0 else ()), *gathers[number], *([] if overlap.gradients else scatters)]
-            costs = self._interference(hidden)
+            costs = self.interference(hidden)
             passed.append(self._computed(stage, turn.phase, name, [unit], before, costs))
             if reduces:
                 scatters = self._moved(stage, "reduce", reduces, passed[-1:])
@@ -547,16 +577,20 @@ class Planner:
                              [*plan.last(0), *plan.last(self.stages - 1)], call)]  # fmt: skip
         over = [*tied, *(number for stage in range(self.stages) for number in plan.last(stage))]
         for stage in range(self.stages):
-            took = _ps(self.compute.optimizer_s(OPTIMIZER_BYTES * self.optimized(stage)))
-            done = plan.add("optimizer", "optimizer", stage, COMPUTE, cost(optimizer=took), over)
+            costs = cost(optimizer=self.optimizer_ps(stage))
+            done = plan.add("optimizer", "optimizer", stage, COMPUTE, costs, over)
             if spec.parallel.sharding in ("zero1", "zero2") and not spec.overlap.parameters:
                 units = [unit for chunk in range(self.chunks) for unit in self.units(stage, chunk)]
-                gathered = self._moved(stage, "gather", self._parameter_calls(stage, units), [done])
+                gathered = self._moved(stage, "gather", self.parameter_calls(stage, units), [done])
                 plan.add("end", "end", stage, COMPUTE, NOTHING, gathered)
 
     def parameters(self, stage: int) -> tuple[int, int]:
         """Return the parameters of a rank of a stage, without and of experts, before data-parallel sharing."""
         return self._parameters(unit for chunk in range(self.chunks) for unit in self.units(stage, chunk))
+
+    def optimizer_ps(self, stage: int) -> int:
+        """Return the time of the optimizer."""
+        return _ps(self.compute.optimizer_s(OPTIMIZER_BYTES * self.optimized(stage)))
 
     def optimized(self, stage: int) -> int:
         """Return the parameters that a rank's optimizer updates."""

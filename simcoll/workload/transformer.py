@@ -164,15 +164,18 @@ class Transformer(Model):
         ends = self.embedding_parameters + (0 if self.tied else self.vocab * self.hidden)
         return self.layers * self.attention_parameters + dense + mixed + ends + self.norm_parameters
 
+    def macs(self, layer: int) -> int:
+        """Return the multiply-adds of the matrices of a block for a token."""
+        active = (self.active_experts + self.shared_experts) * self.expert_width
+        width = active if self.has_experts(layer) else self.ffn
+        routed = self.hidden * self.experts if self.has_experts(layer) else 0
+        return sum(a * b for a, b, _ in self.attention_matrices) + self.mats * self.hidden * width + routed
+
     def flop(self, sequence: int) -> int:
         """Return the model FLOPs of one sequence, forward and backward, as the literature counts them: six for each
         token and weight of the matrices that the token meets (the head's too), and causal attention. Recomputation does
         not count."""
-        mixtures = max(0, self.layers - self.dense_layers) if self.experts else 0
-        active = (self.active_experts + self.shared_experts) * self.expert_width
-        mlp = self.mats * self.hidden * ((self.layers - mixtures) * self.ffn + mixtures * active)
-        weights = self.layers * sum(a * b for a, b, _ in self.attention_matrices) + mlp
-        weights += mixtures * self.hidden * self.experts
+        weights = sum(map(self.macs, range(self.layers)))
         return 6 * sequence * weights + self.head_flop(sequence) + self.attention_flop(sequence)
 
     def head_flop(self, sequence: int) -> int:

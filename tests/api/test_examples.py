@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from command import ROOT
 
+from docs import notebook
+from simcoll.schedule import algorithms  # which fill the registry
 from simcoll.schedule.registry import ALGORITHMS
 
 LEAVES = {
@@ -24,6 +27,7 @@ LEAVES = {
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     """Algorithms that a script registers are gone after it."""
+    assert algorithms.ring
     before = set(ALGORITHMS["all_reduce"])
     yield
     for name in set(ALGORITHMS["all_reduce"]) - before:
@@ -46,3 +50,18 @@ def test_examples(
     runpy.run_path(str(ROOT / f"examples/{name}.py"))
     assert said in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ([file] if file else [])
+
+
+def test_the_notebook_shows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell of the notebook runs, and ends with what shows itself: schedules, animations, a table, a plot, an
+    explanation. It is stored without outputs, and the page that shows it has them."""
+    monkeypatch.chdir(tmp_path)
+    file = ROOT / "examples/collectives.ipynb"
+    cells = [cell for cell in notebook.ran(file) if cell.kind == "code"]
+    assert all(cell.shown for cell in cells)
+    shown = "".join(cell.shown for cell in cells)
+    assert shown.count("data:image/svg+xml") == 3 and "<table" in shown and "all_reduce/ring: 3 ranks" in shown
+    assert "<pre>True</pre>" in shown
+    stored = json.loads(file.read_text("utf-8"))["cells"]
+    assert not any(cell.get("outputs") for cell in stored)
+    assert "examples/collectives.ipynb" in (ROOT / "docs/notebook.md").read_text("utf-8")

@@ -36,7 +36,7 @@ HOMES = {  # library: where it may be imported
     "distributed": ["prediction/workers.py"],
     "cloudpickle": ["prediction/workers.py"],
     "pandas": ["api/results.py"],
-    "scipy": ["accuracy/fit/", "engine/link_usage.py", "prediction/replications.py", "topology/graph.py"],
+    "scipy": ["accuracy/fit/", "engine/link_usage.py", "prediction/replications.py", "synthesis/", "topology/graph.py"],
 }
 
 
@@ -56,6 +56,7 @@ def _imported(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+@pytest.mark.thorough
 def test_private_modules_stay_in_their_room():
     """A module named `_x` is imported from its own room only."""
     for path in MODULES:

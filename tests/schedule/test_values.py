@@ -11,7 +11,7 @@ from command import simcoll
 
 import simcoll as sc
 from simcoll.report.schedule_view import every_pair
-from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.schedule.collectives import COLLECTIVES, EXCHANGES
 
 OPERATORS = {
     "sum": np.sum, "avg": np.mean, "product": np.prod, "min": np.min, "max": np.max,
@@ -39,7 +39,7 @@ def answer(collective: str, rows: Any, op: str, root: int) -> list[list[Any]]:
         "gather": lambda rank: every if rank == root else every.size * [None],
         "reduce_scatter": lambda rank: np.where(own == rank, total.astype(object), None),
         "scatter": lambda rank: np.where(own == rank, whole[root].astype(object), None),
-        "all_to_all": lambda rank: whole[:, own == rank].ravel(),
+        **dict.fromkeys(EXCHANGES, lambda rank: whole[:, own == rank].ravel()),
         "send_recv": lambda rank: whole[root] if rank == (root + 1) % n else total.size * [None],
     }
     return [list(one[collective](rank)) for rank in range(n)]

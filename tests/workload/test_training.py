@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 
 import simcoll
+from simcoll.config.yaml_tree import Place, located
 from simcoll.errors import InputError
+from simcoll.explanation.training_advice import StepSearch, explained_step
+from simcoll.scenario.scenario_files import Point, points
 
 FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
 SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
 PARTS = ("compute_us", "bubble_us", "wait_us", "optimizer_us", "interference_us")
 EXPOSED = tuple(f"exposed_{dimension}_us" for dimension in ("tp", "pp", "dp", "ep", "cp"))
+
+
+def load_points(scenario: dict[str, Any]) -> list[Point]:
+    """Return the points of a scenario given as a mapping."""
+    return points(located(scenario, Place("scenario", 1, 1)))
 
 
 def step(hosts: int = 4, topology: Any = None, **keys: Any) -> Any:
@@ -71,3 +79,103 @@ def test_what_does_not_divide_is_refused_in_words(keys: dict[str, Any], words: s
     """Degrees that do not divide what they share are an error that names both."""
     with pytest.raises(InputError, match=words):
         step(**keys)
+
+
+@pytest.mark.parametrize(
+    "keys, near",
+    [
+        ({"parallel": {"tp": 2, "pp": 2}}, 1e-3),
+        ({"parallel": {"cp": 2, "tp": 2}}, 0),
+        ({"parallel": {"cp": 4, "context": "all-gather"}}, 0),
+        ({"parallel": {"dp": 4, "sharding": "fsdp"}}, 0),
+        ({"parallel": {"dp": 4, "sharding": "hsdp", "shard_group": 2}}, 0),
+        ({"parallel": {"dp": 4, "sharding": "zero1"}, "overlap": {"parameters": False, "gradients": True}}, 0),
+        ({"parallel": {"pp": 2, "dp": 2}, "schedule": {"kind": "zero-bubble"}}, 1e-3),
+        ({"parallel": {"ep": 4}, "model": {**SMALL, "experts": 4, "active_experts": 2}}, 0),
+    ],
+)
+def test_one_rank_of_a_stage_stands_for_all(keys: dict[str, Any], near: float) -> None:
+    """The joint simulation of all ranks ends at the same picosecond as the plan of one rank of each stage, if calls of
+    different dimensions do not overlap. A sender is taken to wait for the arrival of its message: a latency longer."""
+    machine = {"fabric": "single-switch", "hosts": 4, "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
+    spec = {
+        "template": "training", "model": SMALL, "gpu": "h100", "batch": {"global": 8, "sequence": 1024}, **keys,
+        "overlap": {"tensor": False, "gradients": False, **keys.get("overlap", {})},
+    }  # fmt: skip
+    few, every = (simcoll.run({"topology": machine, "workload": spec, "shortcuts": way})[0] for way in ("on", "off"))
+    assert few["step_us"] == pytest.approx(every["step_us"], rel=near, abs=0)
+
+
+def test_stages_of_equal_computation_count_the_head() -> None:
+    """A head that costs four blocks takes the place of the last stage's: 5, 5, 5, 1 blocks in place of 4, 4, 4, 4."""
+    model = {"layers": 16, "hidden": 2048, "ffn": 8192, "heads": 32, "vocab": 131072}  # nanotron's 1.34B
+    keys = {
+        "topology": {"system": "hgx-h100"},
+        "ranks": 4,
+        "workload": {
+            "template": "training",
+            "model": model,
+            "parallel": {"pp": 4},
+            "batch": {"global": 64, "sequence": 4096},
+            "memory": "ignore",
+        },
+    }
+    rows = simcoll.run(keys | {"workload": keys["workload"] | {"schedule": {"balance": ["layers", "compute"]}}}).rows()
+    layers, compute = (row["step_us"] for row in rows)
+    assert compute == pytest.approx(layers * (5 * 64 + 15) / (8 * 64 + 12), rel=0.12)
+
+
+def test_launching_takes_longer_where_a_pipeline_crosses_nodes() -> None:
+    """The floor of nanotron's passes grows with tensor-parallel ranks, once the pipeline is on two nodes."""
+    model = {"layers": 4, "hidden": 512, "ffn": 2048, "heads": 8, "vocab": 4096}
+    work = {"template": "training", "model": model, "batch": {"global": 64, "sequence": 512}}
+    work |= {"framework": {"name": "nanotron"}, "parallel": {"tp": 4, "pp": 2}}
+    machines = [{"system": "hgx-h100", "nodes": nodes} for nodes in (1, 2)]
+    near, far = (simcoll.run({"topology": machine, "workload": work}).rows()[0] for machine in machines)
+    assert far["step_us"] > near["step_us"]  # though each replica has half of the batch
+
+
+STEP = {
+    "topology": {"system": "hgx-h100"},
+    "ranks": 4,
+    "workload": {
+        "template": "training", "model": {**SMALL, "experts": 0}, "parallel": {"tp": 2, "pp": 2, "sharding": "zero1"},
+        "batch": {"global": 4, "sequence": 1024},
+    },
+}  # fmt: skip
+
+
+def test_explain_adds_up_and_answers_what_if() -> None:
+    """The parts of `explain` are the step; a change that the answer promises gives the same time if asked for."""
+    document = explained_step(load_points(STEP)[0])
+    assert sum(part["time_us"] for part in document["parts"]) == pytest.approx(document["time_us"])
+    changed = next(each for each in document["what_if"] if each["change"] == "tp 1 in place of 2")
+    work = {**STEP["workload"], "parallel": {"tp": 1, "pp": 2, "sharding": "zero1"}}
+    assert simcoll.run({**STEP, "workload": work})[0]["step_us"] == pytest.approx(changed["time_us"])
+
+
+def test_recommend_finds_the_best_choice_that_fits() -> None:
+    """The best choice is no slower than the step asked about, all choices fit, and margins count from the best."""
+    document = StepSearch(load_points(STEP)[0]).document()
+    times = [choice["step_us"] for choice in document["choices"]]
+    assert times == sorted(times) and times[0] <= simcoll.run(STEP)[0]["step_us"]
+    assert all(choice["memory_GB"] <= choice["memory_limit_GB"] for choice in document["choices"])
+    assert [round(time / times[0] - 1, 9) for time in times] == [round(c["margin"], 9) for c in document["choices"]]
+
+
+def test_zero_shares_the_memory_of_the_kinds_it_names() -> None:
+    """ZeRO-1 divides the optimizer's state by dp, ZeRO-2 the gradients too, ZeRO-3 (FSDP) the parameters too."""
+    kinds = ("optimizer", "gradients", "parameters")
+    rows = [step(parallel={"dp": 4, "sharding": way}) for way in ("none", "zero1", "zero2", "fsdp")]
+    for shared, row in enumerate(rows):
+        for number, kind in enumerate(kinds):
+            factor = 4 if number < shared else 1
+            assert row[f"memory_{kind}_GB"] * factor == pytest.approx(rows[0][f"memory_{kind}_GB"], rel=1e-3)
+
+
+def test_a_step_that_does_not_fit_is_refused_with_what_would() -> None:
+    """70B on one GPU each is refused, with the memory that it needs; in a sweep its row says so."""
+    big = {**STEP, "workload": {**STEP["workload"], "model": "llama3-70b", "parallel": {"dp": 4}}}
+    with pytest.raises(InputError, match=r"GB of a GPU's 80 GB, [0-9]* GB for optimizer; take more tensor"):
+        simcoll.run(big)
+    assert simcoll.run({**big, "workload": {**big["workload"], "memory": "ignore"}})[0]["memory_GB"] > 1000

@@ -8,7 +8,7 @@ The machine is healthy if no region is off (slow or fast). Else each hypothesis 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -87,11 +87,13 @@ def diagnosed(
     where: Sequence[str],
     sets: Sequence[str] = (),
     tell: Tell = lambda line: None,
+    excluded: Collection[str] | None = (),
 ) -> Document:
     """Diagnose a `system` (or topology file) from the measured table `text`; `where` (COL=VALUE) selects rows.
 
-    Returns the document that `diagnose --json` prints. `tell` gets a line for each step. Raises InputError if a table
-    or topology cannot be read, or if nothing can be predicted.
+    Returns the document that `diagnose --json` prints. `tell` gets a line for each step. Families of hypotheses in
+    `excluded` are not tried; None: no hypothesis is. Raises InputError if a table or topology cannot be read, or if
+    nothing can be predicted.
     """
     kept = dict(map(yaml_tree.condition, where))
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
@@ -108,7 +110,7 @@ def diagnosed(
         raise InputError(problem, f"{cure}, or fit one with `simcoll calibrate`")
     table, names = _table(asked, environment(text, rows))
     base = ranking.healthy(table)
-    ranked = ranking.ranked(table, base, tell)
+    ranked = [base] if excluded is None else ranking.ranked(table, base, tell, excluded)
     _check_possible(asked, table, base, ranked[0], system, source)
     if base.off and ranking.accidental(sound := table.but_for_accidents(base), ranked[0], base):
         base, ranked = sound, [sound]

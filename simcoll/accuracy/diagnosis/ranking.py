@@ -4,7 +4,7 @@ the regions that are off (slow or fast)."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -90,9 +90,12 @@ def healthy(table: MeasuredTable) -> Fit:
     return applied(HEALTHY, table.predicted + added, float(np.median(added)), table)
 
 
-def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> list[Fit]:
+def ranked(
+    table: MeasuredTable, base: Fit, tell: Tell = lambda line: None, excluded: Collection[str] = ()
+) -> list[Fit]:
     """Return the fit (how well it explains the table) of each family's best variant, the best first; `base` is that of
-    the healthy machine. `tell` gets a line for each family.
+    the healthy machine. Families in `excluded`, and pairs with one of them, are left out. `tell` gets a line for each
+    family.
 
     If no region is off, only `base` is returned: what lies within the errors of predictions is no finding.
     """
@@ -101,6 +104,7 @@ def ranked(table: MeasuredTable, base: Fit, tell: Tell = lambda line: None) -> l
     times = HypothesisTimes(table)
     largest = [members[-1] for members in table.series]  # calls of a series use the same links
     families = hypotheses.candidates(table.scenarios, times.kinds(largest), table.gpus, table.environment)
+    families = [each for each in families if not {*each[0].family.split(" with ")} & {*excluded}]
     found = _best(families, times, table, base, tell)
     return in_order([fit for fit in found if fit is base or not same(fit, base)], base, table)
 

@@ -1,20 +1,235 @@
-"""NCCL's debug log (NCCL_DEBUG=INFO or WARN) as findings."""
+"""NCCL's debug logs (NCCL_DEBUG=INFO or WARN), and what kernels and launchers write beside them, as findings.
+
+Lines that the table of cases knows are causes, echoes or harmless. What no single line says follows from facts: see
+`configuration`.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from simcoll.accuracy.triage.findings import Case, Finding
+from simcoll.accuracy.triage import configuration, tables
+from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
 from simcoll.accuracy.triage.given_files import GivenFile
+from simcoll.accuracy.triage.machine_of_log import machine_of, networks_of
+from simcoll.formats.debug_logs.line_cases import Role, Seen, case_of, first_of
+from simcoll.formats.debug_logs.log_facts import LogFacts, Source, collect, transports
+from simcoll.formats.debug_logs.log_lines import lines
+
+KIND: Final = "debug log"
+_MARKS: Final = re.compile(
+    rb"NCCL (?:INFO|WARN|ERROR|version|DIAG)|NVRM: Xid|ACSCtl|mlx5_core|[nN]ccl\w*Error|NET/OFI|=== System"
+)
+_EARLY: Final = 400  # lines that show whether a text without such a mark has a line of the table
+MOST: Final = 40  # rows of a list in the summary
+_AT_THE_END: Final = "Processes that end one after the other, after a sound run, say so."
 
 
 def looks(file: GivenFile) -> bool:
-    """Return whether a file has lines of NCCL's debug output."""
-    return b" NCCL INFO " in file.data or b" NCCL WARN " in file.data
+    """Return whether a file has lines of NCCL's debug output, or lines that the table of cases knows."""
+    if file.is_pickle:
+        return False
+    if _MARKS.search(file.data):
+        return True
+    if file.data[:1] in (b"{", b"<") or b"\0" in file.data[:1000]:
+        return False
+    text = file.data[: 200 * _EARLY].decode(errors="replace")
+    return any(case_of(line.text) for line, _ in zip(lines(text), range(_EARLY), strict=False))
 
 
 def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
-    """Yield what the lines of logs say: causes, their echoes, and harmless lines."""
+    """Yield what logs say: causes, their echoes, harmless lines, and whether the communicator was set up."""
+    facts = LogFacts()
     for file in files:
-        yield Finding("log", f"{file.name} was read", "sound")
+        collect(facts, file.text(), file.name)
         file.forget()
+    case.notes["networks"] = networks_of(facts)
+    if case.machine is None:
+        case.machine, case.nodes, case.said_by = machine_of(facts)
+    case.details["log"] = summary(facts)
+    found = list(_of_lines(facts))
+    stopped = any(finding.role == "cause" and not finding.slows for finding in found)
+    yield from found
+    if not stopped:
+        yield from _of_calls(facts)
+        yield from _of_start(facts)
+    case.notes["logs calls"] = bool(facts.calls or facts.tuning)
+    settings = configuration.settings(facts, case.machine)
+    case.notes["settings"], case.notes["excluded"] = settings, configuration.excluded(facts)
+    if tables.KIND not in case.present:
+        yield from (setting.finding for setting in settings if setting.blamed)
+        yield from (setting.as_remark() for setting in settings if not setting.blamed)
+    if facts.nccl_lines and _is_complete(facts):
+        yield Finding("healthy", _sound(facts), "sound", evidence=tuple(_shown(facts)))
+
+
+def evidence(source: Source) -> Evidence:
+    """Return a line of a log as evidence."""
+    return Evidence.of(source.file, source.line.number, source.line.full)
+
+
+# --- lines that the table knows ---
+
+
+def _of_lines(facts: LogFacts) -> Iterator[Finding]:
+    by_case: dict[tuple[str, Role], list[tuple[str, Seen]]] = defaultdict(list)
+    for name, counter in facts.cases.items():
+        for seen in counter.seen.values():
+            by_case[seen.case.cause, seen.case.role].append((name, seen))
+    causes = [seen for (_, role), every in by_case.items() if role == "cause" for _, seen in every]
+    timed = bool(causes) and all(seen.line.time is not None for seen in causes)
+    for (cause, role), every in by_case.items():
+        first = first_of(seen for _, seen in every)
+        if first is None or not _holds(first, facts):
+            continue
+        files = {id(seen): name for name, seen in every}
+        shown = sorted(every, key=lambda pair: pair[1] is not first)[:3]
+        case, line, place = first.case, first.line, first.place
+        ended = role == "echo" and _at_the_end(cause, facts)
+        order = line.time if timed and line.time is not None else line.number
+        yield Finding(
+            cause,
+            (_AT_THE_END if ended else case.text) + _where_else(first, [seen for _, seen in every]),
+            "harmless" if ended else role,
+            case.sure,
+            case.cure,
+            where=_where(facts, first, place),
+            evidence=tuple(Evidence.of(files[id(seen)], seen.line.number, seen.line.full) for _, seen in shown),
+            when=float(order),
+            count=sum(seen.count for _, seen in every),
+            slows=case.slows,
+        )
+
+
+def _where(facts: LogFacts, seen: Seen, place: dict[str, str]) -> Where:
+    line = seen.line
+    rank = int(place["rank"]) if place.get("rank", "").isdecimal() else facts.rank_of(line)
+    host = line.host or facts.hosts.get(rank if rank is not None else -1)
+    device = place.get("device") or (
+        f"GPU {line.device}" if line.device and seen.case.class_ in ("gpu", "application") else None
+    )
+    return Where(host, rank, device, place.get("peer"), place.get("group"), place.get("call"))
+
+
+def _where_else(first: Seen, every: Sequence[Seen]) -> str:
+    hosts = {seen.line.host for seen in every} - {None, first.line.host}
+    return f" Seen on {len(hosts)} more hosts." if hosts else ""
+
+
+def _holds(seen: Seen, facts: LogFacts) -> bool:
+    """Return whether a row that depends on the rest of the log is meant: a missing library of InfiniBand does no harm
+    on one node, or where another network is used."""
+    if seen.case.cause == "InfiniBand library missing":
+        return facts.several_nodes and any("Socket" in names for names in facts.networks.values())
+    return True
+
+
+def _at_the_end(cause: str, facts: LogFacts) -> bool:
+    """Return whether echoes come from processes that end in turn, after a sound run: nobody reports a cause, and all
+    ranks that began their communicator completed it."""
+    causes = any(seen.case.role == "cause" for counter in facts.cases.values() for seen in counter.seen.values())
+    others = any(
+        seen.case.cause == "kernel hangs" for counter in facts.cases.values() for seen in counter.seen.values()
+    )
+    remote = cause in ("remote process exited", "communicator aborted", "returned error")
+    return remote and not causes and not others and _is_complete(facts) and bool(facts.completed)
+
+
+# --- calls and the start of communicators ---
+
+
+def _of_calls(facts: LogFacts) -> Iterator[Finding]:
+    """Yield ranks whose calls differ from those of the others, if each process has one communicator in the COLL log."""
+    by_number: dict[int, dict[tuple[str, ...], list[tuple[str, Source]]]] = defaultdict(lambda: defaultdict(list))
+    addresses: dict[str, set[str]] = defaultdict(set)
+    for (process, number), said in facts.calls.items():
+        device, _, address = process.rpartition(":")
+        addresses[device].add(address)
+        if len(said) == 1:
+            arguments, (_, source) = next(iter(said.items()))
+            by_number[number][arguments].append((device, source))
+    sizes = {*facts.call_sizes, *facts.sizes.values()} - {None}
+    if any(len(each) > 1 for each in addresses.values()) or sizes != {len(addresses)}:
+        return  # several communicators, several runs in one log, or not all ranks
+    for number in sorted(by_number):
+        ways = by_number[number]
+        if len(ways) > 1:
+            few, many = min(ways.values(), key=len), max(ways, key=lambda key: len(ways[key]))
+            line = few[0][1].line
+            names = "name", "count", "type", "op", "root"
+            other = next(key for key in ways if ways[key] is few)
+            differs = ", ".join(n for n, a, b in zip(names, other, many, strict=True) if a != b)
+            text = f"Ranks call {other[0]} and {many[0]} as call {number:x} of one communicator, with unlike {differs}."
+            cure = "look at the program at this call: all ranks must call alike, in one order"
+            where = Where(line.host, facts.rank_of(line), call=f"{other[0]} {number:x}")
+            shown = evidence(few[0][1]), evidence(ways[many][0][1])
+            yield Finding("ranks disagree", text, "cause", "clear", cure, where=where, evidence=shown, when=line.number)
+            return
+
+
+def _of_start(facts: LogFacts) -> Iterator[Finding]:
+    """Yield communicators that some ranks began and did not complete, and ranks that did not begin."""
+    for group, began in facts.started.items():
+        done, count = facts.completed.get(group, {}), facts.sizes[group]
+        missing = sorted(set(range(count)) - began.keys() - done.keys())
+        waiting = sorted(began.keys() - done.keys())
+        source = next(iter(began.values()))
+        if waiting and (done or (missing and len(missing) < count / 2)):
+            late = missing if missing and not done else waiting
+            named = ", ".join(map(str, late[:8])) + (", …" if len(late) > 8 else "")
+            what = "never began" if late is missing else "did not complete"
+            text = f"Rank {named} of {count} {what} the start of its communicator."
+            cure = "look at that rank: its process, its log, and whether its node reaches the others"
+            where = Where(facts.hosts.get(late[0]), late[0], group=group)
+            yield Finding("rank never joined", text, "cause", "likely", cure, where=where, evidence=(evidence(source),))
+
+
+def _is_complete(facts: LogFacts) -> bool:
+    """Return whether communicators that were begun were completed, or links were connected; old logs say neither."""
+    begun = {(group, rank) for group, ranks in facts.started.items() for rank in ranks}
+    done = {(group, rank) for group, ranks in facts.completed.items() for rank in ranks}
+    return bool(done or facts.links or facts.calls or facts.tuning) if not begun else begun <= done
+
+
+# --- what a log says, in short ---
+
+
+def _sound(facts: LogFacts) -> str:
+    ways = ", ".join(f"{way} ({count})" for way, count in transports(facts))
+    count = max(facts.sizes.values(), default=0)
+    of = f"{count} ranks" if count else "the ranks"
+    return f"Nothing in the log is wrong: {of} set up their communicator{f'; links via {ways}' if ways else ''}."
+
+
+def _shown(facts: LogFacts) -> Iterator[Evidence]:
+    for done in list(facts.completed.values())[:1]:
+        yield from map(evidence, list(done.values())[:1])
+    yield from map(evidence, list(facts.first_link.values())[:2])
+
+
+def summary(facts: LogFacts) -> dict[str, object]:
+    """Return the facts of logs for the JSON document."""
+    return {
+        "versions": sorted({version for said in facts.versions.values() for version in said}),
+        "networks": sorted({name for said in facts.networks.values() for name in said}),
+        "nics": {host: list(nics) for host, nics in facts.nics.items()},
+        "gpus": list(facts.gpus),
+        "ranks": max(facts.sizes.values(), default=None),
+        "nodes": facts.nodes or len({*facts.hosts.values()}) or None,
+        "local_ranks": facts.local_ranks,
+        "channels": {name: count for name, (count, _) in facts.channels.items()},
+        "rings": facts.rings,
+        "transports": dict(transports(facts)),
+        "gpudirect": [
+            {"host": link.host, "nic": link.nic, "sends": link.sends, "gdr": link.gdr, "links": count}
+            for link, count in facts.links.items()
+            if link.way.startswith("NET")
+        ],
+        "environment": {name: list(values) for name, values in facts.env.items()},
+        "tuning": [[*key, count] for key, count in facts.tuning.most_common(MOST)],
+        "nccl_predicts_us": [list(each) for each in facts.tuned_us[:MOST]],
+        "system": facts.system,
+    }

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.errors import visible
 
-Role = Literal["cause", "symptom", "echo", "sound", "harmless", "excluded"]
+Role = Literal["cause", "symptom", "echo", "undecided", "sound", "harmless", "excluded"]
 Confidence = Literal["clear", "likely", "open"]
 LONGEST: Final = 400  # characters of a line that is shown as evidence
 
@@ -50,10 +50,12 @@ class Finding:
     *cause*: something is broken, missing or set so that it explains the trouble;
     *symptom*: what goes wrong, which a cause may explain (slow rows, ranks that wait);
     *echo*: what others say because of a failure elsewhere (time-outs, closed connections);
+    *undecided*: something may be wrong, but the files do not tell;
     *sound*: a part of the job is as it should be;
     *harmless*: what people often take for a cause, and what is none;
     *excluded*: a cause that the files rule out, for the reason in `text`.
-    `when` orders findings of one role: seconds, or any number that grows with time. Of causes the earliest wins.
+    `when` orders findings of one role: seconds, or any number that grows with time. Of causes the earliest wins; those
+    that only slow the job down (`slows`) come after those that stop it.
     """
 
     cause: str  # short name, e.g. "gpudirect off"; equal findings have equal names
@@ -66,6 +68,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     when: float = math.inf
     count: int = 1  # how often it was seen
+    slows: bool = False
 
 
 @dataclass
@@ -82,8 +85,11 @@ class Case:
     machine: str | None = None
     nodes: int | None = None
     said_by: Evidence | None = None  # what names the machine, if the user did not
+    following: bool = False  # whether the commands of the measurements that would decide are asked for
+    present: frozenset[str] = frozenset()  # the kinds of content among the files
     notes: dict[str, Any] = field(default_factory=dict)  # by kind: what its reader leaves for later readers
     details: dict[str, Any] = field(default_factory=dict)  # by kind: further content of the JSON document
+    warnings: list[str] = field(default_factory=list)  # what could not be read, and why
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ class GivenFile:
             return self.said
         return input_files.unpacked(input_files.bytes_of(self.path, _CURE, name=self.name, binary=True), self.name)
 
+    @property
+    def is_pickle(self) -> bool:
+        """Whether the content is a pickle, in which no text is sought: there may be a thousand, of megabytes each."""
+        return self.data[:1] == b"\x80"
+
     def text(self) -> str:
         """Return the content as text, as `input_files.decoded` does."""
         return input_files.decoded(self.data, self.name)

@@ -6,27 +6,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from simcoll.accuracy.triage import tables
+from simcoll.accuracy.triage import pairs_of_nodes, tables
 from simcoll.accuracy.triage.findings import Case, Finding
-from simcoll.accuracy.triage.given_files import GivenFile, opened
+from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.kinds import KINDS
+from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.errors import InputError, visible
+from simcoll.formats.debug_logs.log_lines import RANK_LIST
 
 SCHEMA: Final = "simcoll.diagnose/3"
-STATUS: Final = {"healthy": 0, "finding": 1, "unknown": 2}
 SHOWN: Final = 12  # lines of evidence in the document
-_RANKED: Final = ("cause", "symptom", "echo", "sound")  # roles that make a verdict, the first that is there
+_RANKED: Final = ("cause", "symptom", "echo", "undecided", "sound")  # the first that is there makes the verdict
 _SURE: Final = ("clear", "likely", "open")
-_KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO)"
+_KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO), dumps of PyTorch's flight recorder, RAS, Inspector"
 
 
-def triaged(names: Sequence[str], case: Case) -> dict[str, Any]:
-    """Return the document that `diagnose --json` prints, from the files and folders `names`.
+def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
+    """Return the document that `diagnose --json` prints, from the files that a user gives.
 
     One table without a log is diagnosed as `diagnosed` does. Raises InputError if nothing that is known is among the
     files.
     """
-    files = opened(names)
     by_kind: dict[str, list[GivenFile]] = {kind.name: [] for kind in KINDS}
     unread: list[str] = []
     for file in files:
@@ -43,13 +43,27 @@ def triaged(names: Sequence[str], case: Case) -> dict[str, Any]:
         file.forget()
     if not any(by_kind.values()):
         raise InputError(unread[0], f"give {_KNOWN}")
+    case.present = frozenset(name for name, given in by_kind.items() if given)
     if case.on:
         case.machine = case.on
-    if len(files) == 1 and not any(given for name, given in by_kind.items() if name != tables.KIND):
-        return tables.alone(files[0], case)
+    if len(files) == 1 and case.present == {tables.KIND}:
+        return tables.alone(files[0], case) | _commands(files, case)
     findings = [finding for kind in KINDS if by_kind[kind.name] for finding in kind.read(by_kind[kind.name], case)]
     read = {name: [visible(file.name) for file in given] for name, given in by_kind.items() if given}
-    return {"schema": SCHEMA, **verdict(findings), **_machine(case), "files": read, "unread": unread, **case.details}
+    document = {"schema": SCHEMA, **verdict(findings), **_machine(case), "files": read, "unread": unread}
+    return {**document, **case.details, **_commands(files, case)}
+
+
+def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
+    """Return the commands of the measurements that would decide, if the user asks for them."""
+    if not case.following:
+        return {}
+    texts = [file.text() for file in files]
+    hosts = dict.fromkeys(match["host"] for text in texts for match in RANK_LIST.finditer(text))
+    system = system_of(case.machine)
+    counts = system.counts if system else {}
+    nics = case.details.get("log", {}).get("nics", {})
+    return {"commands": pairs_of_nodes.commands(list(hosts), counts.get("gpu", 8), next(iter(nics.values()), ()))}
 
 
 def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
@@ -60,7 +74,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     chosen = sorted((finding for finding in every if finding.role == role), key=lambda f: _order(f, role == "cause"))
     first = chosen[0] if chosen else None
     others = [finding for finding in every if finding.role in _RANKED[:2] and finding is not first]
-    wrong = first is not None and role != "sound"
+    wrong = role in _RANKED[:3]
     evidence = [asdict(each) for each in (first.evidence if first else ())]
     if role == "sound":
         evidence = [asdict(each) for finding in chosen for each in finding.evidence]
@@ -72,7 +86,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
         "cause": first.cause if first and wrong else None,
         "text": first.text if first else "The files do not show whether anything is wrong.",
         "where": asdict(first.where) if first else None,
-        "confidence": first.confidence if first else None,
+        "confidence": "open" if role == "echo" else first.confidence if first else None,
         "evidence": evidence[:SHOWN],
         "alternatives": [*left.values(), *ruled_out],
         "next": list(dict.fromkeys(filter(None, (first.cure, *first.decides)))) if first else [],
@@ -86,7 +100,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
 
 def _order(finding: Finding, by_time: bool) -> tuple[float, ...]:
     sure = _SURE.index(finding.confidence)
-    return (finding.when, sure) if by_time else (sure, finding.when)
+    return (finding.slows, finding.when, sure) if by_time else (sure, finding.when)
 
 
 def _machine(case: Case) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Final
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
 from simcoll.errors import Diagnostic, InputError, did_you_mean
+from simcoll.formats.debug_logs.log_lines import VARIABLE
 from simcoll.formats.measured import csv_table, described_tables, measured_row, nccl_tests, nccl_tests_json, rccl_tests
 from simcoll.formats.measured.csv_table import dump
 from simcoll.formats.measured.measured_row import COLUMNS, MAX_MISTAKES, NOISE, MeasuredRow, normal
@@ -97,15 +98,12 @@ def wrong_data(text: str, rows: Sequence[MeasuredRow]) -> str | None:
     return measured_row.wrong_data(rows) or whole
 
 
-_VARIABLE: Final = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?:=| set by environment to )")
-
-
 def environment(text: str, rows: Iterable[MeasuredRow]) -> frozenset[str] | None:
     """Return the variables of NCCL that were set in a benchmark's run; None if its output does not show them, as NCCL's
     debug output (NCCL_DEBUG=INFO) and nccl-tests' JSON do."""
     columns = {column[4:].upper() for row in rows for column in row.others if column.startswith("env.")}
     if columns or "NCCL INFO" in text:
-        return frozenset(columns.union(_VARIABLE.findall(text)))
+        return frozenset(columns.union(match[1] for match in VARIABLE.finditer(text)))
     return None
 
 

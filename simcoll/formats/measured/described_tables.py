@@ -113,7 +113,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 def _form(text: str) -> Described | None:
     """Return the description that a text fits: it has a title and a line of headings."""
-    lines = list(_lines(text))
+    lines = list(dict.fromkeys(_lines(text)))
     titled = (form for form in _file().tables if any(re.search(form.title, bare) for bare, _ in lines))
     return next((form for form in titled if any(form.headed(plain) for _, plain in lines)), None)
 

@@ -44,6 +44,17 @@ def ruled_out(names: Iterable[str], model: str) -> bool:
     return bool(others) and all(others)
 
 
+def is_of(text: str, model: str) -> bool:
+    """Return whether a text names the GPU `model`, and no other socket; HBM3 beside an H100 means an SXM board.
+
+    >>> is_of("NVIDIA H100 80GB HBM3", "H100 SXM5"), is_of("NVIDIA H100 80GB HBM3", "H100 NVL"), is_of("H20", "H200")
+    (True, False, False)
+    """
+    plain = text.upper().replace("HBM3", "SXM")
+    said, has = ({*_MODEL.findall(each.upper().replace("-", " "))} for each in (plain, model))
+    return bool(said & has) and not _other(plain, model)
+
+
 def _other(text: str, model: str) -> bool:
     """Return whether both texts name a GPU model, or both a socket type (PCIe, SXM), without a name in common."""
     for pattern in (_MODEL, _SOCKET):

@@ -18,6 +18,7 @@ from os.path import commonprefix
 from typing import Final, NamedTuple
 
 from simcoll.errors import Diagnostic, InputError, Place
+from simcoll.formats.debug_logs.log_lines import FROM, RANK_LIST, VERSION
 from simcoll.formats.measured.measured_row import SAME, LocatedCells, alone, fitting_ranks, unsaid, wrong_cell
 from simcoll.nccl.algorithm_names import MESSAGES
 from simcoll.schedule import names
@@ -26,8 +27,7 @@ from simcoll.schedule.collectives import COLLECTIVES
 # NCCL's debug output `host:pid:tid [device] …`, to the end of the line. No space may separate it from the number
 # before. After the root -1 (no root) the host may begin with a digit. Elsewhere only hosts that also begin lines may.
 _HOST: Final = r"^\S{1,253}|(?<=\s-1)[\w.\-]{1,253}|[A-Za-z][\w.\-]{0,252}"
-_FROM: Final = r":[0-9]+:[0-9]+ \[-?[0-9]*\] "
-_BEGINS: Final = re.compile(rf"^([\w.\-]{{1,253}}){_FROM}", re.MULTILINE)
+_BEGINS: Final = re.compile(rf"^([\w.\-]{{1,253}}){FROM}", re.MULTILINE)
 _DRESS: Final = re.compile(  # colours of a terminal, bars of a table, quotes of JSON and YAML with what follows a line
     r"""\x1b\[[0-9;]*[A-Za-z]|\||(?:\\n)?["'](?:\s*[,}].*)?$|["']"""
 )
@@ -43,18 +43,13 @@ _CUT: Final = re.compile(
     r"\s*([0-9]{1,18})\s+([0-9]{1,18})(?:\s+[a-z]\w*){0,2}\s*"
 )  # a row, cut off in its first columns
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|N/A|[-+]?(?:nan|inf)")
-_RANK: Final = re.compile(
-    r"\bRank\s+([0-9]+)\s+(?:Group\s+([0-9]+)\s+)?Pid\s+[0-9]+\s+on\s+(\S+)\s+device\b"
-    r"(?:\s+\S+\s+\[\S*\]\s+([\w .+/-]{2,60}))?"
-)
 _RANK_0: Final = re.compile(r"\bRank\s+0\s+(?:Group\s+0\s+)?Pid\b")
 _WORD: Final = re.compile(r"\S+")
 _LABEL: Final = re.compile(r"\s*(\S{0,252}[:>\]])")  # of a launcher, before a line and perhaps within it
-_COMM: Final = re.compile(rf"([\w.\-]{{1,253}}){_FROM}.*\brank ([0-9]+) nranks ([0-9]+)\b", re.IGNORECASE)
+_COMM: Final = re.compile(rf"([\w.\-]{{1,253}}){FROM}.*\brank ([0-9]+) nranks ([0-9]+)\b", re.IGNORECASE)
 _LOOP: Final = re.compile(r"(?<!warmup )(?<!agg )\biters:\s*([1-9][0-9]{0,6})\b(?!.*\bagg iters: (?!1\b))")
 _THREADS: Final = re.compile(r"\bnThread\s+([1-9][0-9]{0,5})\s+nGpus\s+([1-9][0-9]{0,5})\b")
 _PROGRAM: Final = re.compile(r"(?<![a-z_])([a-z][a-z_]*)_perf(?![\w/.])")  # the program, not its folder
-_VERSION: Final = re.compile(r"[NR]CCL version\s*:?\s*([0-9]+(?:\.[0-9]+)+)")
 _CODE: Final = re.compile(r"\bnccl-library=([0-9]{4,6})\b")  # NCCL_VERSION_CODE in nccl-tests from 2.17 on
 _FORCED: Final = {  # settings in a command line, in NCCL's debug output, or in simcoll's own tables
     "algorithm": re.compile(r"NCCL_ALGO(?:=| set by environment to )['\"]?([\w^,;:]+)|_perf, algorithm (\w+)"),
@@ -162,7 +157,7 @@ def cells(text: str, source: str, given: LocatedCells, chosen: bool = False) -> 
     runs: dict[frozenset[str], str] = {}  # of different hosts
     for test in _tests(text, source):
         if test.rows and (said := _said(test, members, given, mistakes, unnamed)) is not None:
-            hosts = frozenset(match[3] for line in test.before for match in _RANK.finditer(line))
+            hosts = frozenset(match["host"] for line in test.before for match in RANK_LIST.finditer(line))
             of_all = common | said | {"run": (runs.setdefault(hosts, str(len(runs) + 1)), test.place)}
             if sound:  # other text in the number's cell was glued to it
                 test.rows = [{column: cell for column, cell in row.items() if column != "wrong"} for row in test.rows]
@@ -189,6 +184,8 @@ def _tests(text: str, source: str) -> list[_Test]:
     label = held = ""  # held: the beginning of a row that debug output cut off, in line held_at
     held_at = 0
     for number, full in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        if not full:
+            continue
         line = _plain(full, debug)
         cut = len(line) < len(full)
         if test := _header(line, Place(source, number, 1), before):
@@ -293,7 +290,7 @@ def _debug(text: str) -> re.Pattern[str]:
     digits = [host for host in seen if host[0].isdigit()]
     known = [host for host in digits if not any(host.endswith(o) and seen[o] > seen[host] for o in seen if o != host)]
     hosts = "|".join([*(re.escape(host) for host in sorted(known, key=len, reverse=True)), _HOST])
-    return re.compile(rf"(?:\[[0-9\-:. ]+\]\s?)?(?:{hosts}){_FROM}.*")
+    return re.compile(rf"(?:\[[0-9\-:. ]+\]\s?)?(?:{hosts}){FROM}.*")
 
 
 def _plain(line: str, debug: re.Pattern[str]) -> str:
@@ -302,7 +299,7 @@ def _plain(line: str, debug: re.Pattern[str]) -> str:
 
     If an operator directly precedes the host's name, the operator stays.
     """
-    if len(line) > LONGEST:
+    if not line or len(line) > LONGEST:
         return ""
     if (label := _LABEL.match(line)) and line.count(label[1]) > 1:  # a launcher labels each piece that was written
         line = line[: label.end()] + line[label.end() :].replace(label[1], " " * len(label[1]))
@@ -352,7 +349,7 @@ def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tup
 
 def _library(text: str) -> LocatedCells:
     library = "rccl" if re.search(r"rccl", text, re.IGNORECASE) else "nccl"
-    said = _VERSION.search(text)
+    said = VERSION.search(text)
     version = said[1] if said else _decoded(code[1]) if (code := _CODE.search(text)) else None
     return {"library": (library, None), **({"library_version": (version, None)} if version else {})}
 
@@ -445,8 +442,8 @@ def _mixed(test: _Test) -> Diagnostic | None:
     sizes = Counter(tuple(row[c][0] for c in ("size_bytes", "dtype", "redop", "root") if c in row) for row in test.rows)
     if runs < 2 or max(sizes.values()) < 2:
         return None
-    hosts = list(dict.fromkeys(m[3] for line in before for m in _RANK.finditer(line)))
-    each = len({m[1] for line in before for m in _RANK.finditer(line)})
+    hosts = list(dict.fromkeys(m["host"] for line in before for m in RANK_LIST.finditer(line)))
+    each = len({m["rank"] for line in before for m in RANK_LIST.finditer(line)})
     what = f"{runs} separate runs{f' of {each} rank' + 's' * (each > 1) + ' each' if each else ''}"
     where = f", on {', '.join(hosts)}" * bool(hosts)
     why = "nccl-tests was built without MPI=1, or started by another MPI than it was built with"
@@ -461,10 +458,10 @@ def _listed(before: list[str]) -> _Members | None:
     """Return the numbers of ranks and hosts of a communicator from the list of its devices, the last one of the text;
     None without a list."""
     listed: dict[str, tuple[str, str]] = {}
-    for match in (m for line in before for m in _RANK.finditer(line)):
-        if match[1] in listed and int(match[1]) == 0:
+    for match in (m for line in before for m in RANK_LIST.finditer(line)):
+        if match["rank"] in listed and int(match["rank"]) == 0:
             listed = {}
-        listed[match[1]] = match[2], match[3]
+        listed[match["rank"]] = match["group"], match["host"]
     if not listed:
         return None
     group = next(iter(listed.values()))[0]
@@ -475,7 +472,8 @@ def _listed(before: list[str]) -> _Members | None:
 def _members(text: str) -> _Members:
     """Return the number of ranks that NCCL's debug output says of all communicators, and the number of hosts if each
     rank said so; None for what it does not say."""
-    found = {(m[3], m[2]): m[1] for m in _COMM.finditer(text)}
+    lines = (line for line in text.splitlines() if "ranks " in line.lower())
+    found = {(m[3], m[2]): m[1] for line in lines for m in _COMM.finditer(line)}
     numbers = {int(count) for count, _ in found}
     if len(numbers) != 1:
         return None, None
@@ -484,7 +482,10 @@ def _members(text: str) -> _Members:
 
 def _gpus(before: list[str]) -> str | None:
     """Return the distinct names of GPUs, separated by commas; None if there are none."""
-    return ", ".join(dict.fromkeys(m[4].strip() for line in before for m in _RANK.finditer(line) if m[4])) or None
+    return (
+        ", ".join(dict.fromkeys(m["gpu"].strip() for line in before for m in RANK_LIST.finditer(line) if m["gpu"]))
+        or None
+    )
 
 
 class _Fit(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -155,6 +156,20 @@ def _runs(slots: _Slots) -> Sequence[Run]:
 
 
 SUFFIX: Final = ".json"  # an algorithm with this ending is a file
+_numbers: Final = itertools.count()
+
+
+class MadeSchedule(str):
+    """A schedule that was made in memory, where the name of a file is expected. No two have equal names."""
+
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> MadeSchedule:
+        """Return the name of a schedule, which `read` takes."""
+        made = cls(f"{schedule.algorithm}-{next(_numbers)}{SUFFIX}")
+        made.schedule = schedule
+        return made
 
 
 def is_file(algorithm: str) -> bool:
@@ -163,7 +178,10 @@ def is_file(algorithm: str) -> bool:
 
 
 def text(path: str) -> str:
-    """Return the text of a schedule file (see `input_files.bytes_of`); raises InputError."""
+    """Return the text of a schedule file (see `input_files.bytes_of`), or the name of a schedule that was made; raises
+    InputError."""
+    if isinstance(path, MadeSchedule):
+        return str(path)
     cure = "give the path of a schedule as `simcoll import` writes it"
     data = input_files.bytes_of(Path(path), cure, MOST_BYTES, "give a schedule of fewer ranks")
     return data.decode("utf-8", errors="replace")
@@ -171,6 +189,8 @@ def text(path: str) -> str:
 
 def read(path: str) -> Schedule:
     """Return the schedule of a file; raises InputError."""
+    if isinstance(path, MadeSchedule):
+        return path.schedule
     contents = text(path)
     return _RECENT.get((path, contents), lambda: parse(contents, path))
 

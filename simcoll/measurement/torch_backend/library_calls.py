@@ -12,7 +12,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from simcoll.measurement.rank_tasks import IDLE, RankTask
-from simcoll.schedule.collectives import OPERATORS, cut_slots
+from simcoll.schedule.collectives import EXCHANGES, OPERATORS, cut_slots
 from simcoll.schedule.names import DTYPES
 
 Tensor: TypeAlias = torch.Tensor
@@ -84,7 +84,7 @@ class LibraryCall(Runner):
         self.op, self.buckets, self.in_place = task.op, task.buckets, task.in_place
         self.root = members[task.schedule.root]
         self.row = self.column = blocks[self.place]
-        if task.schedule.collective == "all_to_all":
+        if task.schedule.collective in EXCHANGES:
             self.column = [sent[self.place] for sent in blocks]
         self._async = task.async_op
         self.buffer = torch.zeros(sum(self.row), dtype=TYPES[task.dtype], device=device)
@@ -209,6 +209,8 @@ SHAPES: Final[dict[str, Callable[[LibraryCall], Buffers]]] = {
     "gather": _gather,
     "scatter": _scatter,
     "all_to_all": _all_to_all,
+    "moe_dispatch": _all_to_all,
+    "moe_combine": _all_to_all,
     "barrier": _barrier,
     "send_recv": _send_recv,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
-from simcoll.schedule.collectives import BITWISE, collective
+from simcoll.schedule.collectives import BITWISE, EXCHANGES, collective
 from simcoll.schedule.names import DTYPES
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ Backend = Literal["gloo", "nccl"]
 
 FLOATS: Final = frozenset(row.name for row in DTYPES if row.floating)
 ON_ONE_TENSOR: Final = frozenset({"all_reduce", "reduce", "broadcast"})  # these can be cut into buckets
-OUT_OF_PLACE: Final = frozenset({"gather", "scatter", "all_to_all"})  # always, in the library; schedules are in place
+OUT_OF_PLACE: Final = frozenset({"gather", "scatter", *EXCHANGES})  # always, in the library; schedules are in place
 EITHER: Final = frozenset({"all_gather", "reduce_scatter"})  # the library runs these in place or out of place
-EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"})
+EQUAL_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", *EXCHANGES})
 
 
 def refusal(scenario: Scenario, backend: Backend, groups: Sequence[Sequence[int]]) -> str | None:
@@ -32,6 +32,8 @@ def refusal(scenario: Scenario, backend: Backend, groups: Sequence[Sequence[int]
     op = scenario.op if collective(name).reduces else "sum"
     if scenario.launch.registered:
         return "only nccl-tests registers buffers (-R 2); read its output, or leave out `launch.registered`"
+    if scenario.moe and not (scenario.executed_by == "pairwise" and scenario.moe.even):
+        return "tokens are measured only as equal blocks; write `executor: pairwise` and `moe.routing: uniform`"
     if harness == "p2p":
         if scenario.params().barrier:
             return "a real run has no barriers between steps; leave out `model.barrier`"

@@ -47,6 +47,11 @@ def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written
     return FORMATS[to](source, options, notes)
 
 
+def of_schedule(schedule: Schedule, to: str) -> str:
+    """Return a schedule as text in the format `json` or `msccl`."""
+    return schedule_json.dump(schedule) + "\n" if to == "json" else msccl_writer.dump(schedule, "Simple", ImportLog())
+
+
 def _schedule(source: str, options: Options) -> Schedule:
     if schedule_json.is_file(source):
         return schedule_json.read(source)

@@ -92,7 +92,7 @@ def hierarchical_leader(request: Request) -> Iterator[StepPattern]:
     yield from together(*(building_blocks.binomial_broadcast(group, slots) for group in groups))
 
 
-@register("all_reduce", "hierarchical_tree", messages="2 * (n - 1)", pipelined=True, uses_groups=True)
+@register("all_reduce", "hierarchical_tree", pipelined=True, uses_groups=True)
 def hierarchical_tree(request: Request) -> Iterator[StepPattern]:
     """Ranks send to the leader of their group, leaders to the first leader; the sum goes back: 4 steps; any groups."""
     groups = request.two_levels()
@@ -126,3 +126,28 @@ def hierarchical_all_to_all(request: Request) -> Iterator[StepPattern]:
     held = np.where(origin == member, table[target, member], request.n + target * m + origin)
     if g > 1:
         yield send(table[group, member], table[target, member], held, table[group, origin])
+
+
+@register("moe_dispatch", "two_hop", chunks=chunk_per_rank, uses_groups=True)
+def two_hop_dispatch(request: Request) -> Iterator[StepPattern]:
+    """Tokens go to the rank with the sender's index in the group of their experts, then to the experts: 2 steps.
+
+    Equal groups: g of m send n(g−1)m + n(m−1)g blocks. A block from group h for member i waits in scratch slot
+    n + h·m + i.
+    """
+    table = request.equal_groups()
+    table = table.reshape(-1, table.shape[-1])
+    g, m = table.shape
+    group, member, ahead, taker = np.ogrid[:g, :m, 1:g, :m]
+    target = (group + ahead) % g
+    scratch = np.where(taker == member, table[group, member], request.n + group * m + taker)
+    if g > 1:
+        yield send(table[group, member], table[target, member], table[target, taker], scratch)
+    group, member, ahead, origin = np.ogrid[:g, :m, 1:m, :g]
+    relay = (member + ahead) % m
+    held = np.where(origin == group, table[group, relay], request.n + origin * m + relay)
+    if m > 1:
+        yield send(table[group, member], table[group, relay], held, table[origin, member])
+
+
+register("moe_combine", "two_hop", chunks=chunk_per_rank, uses_groups=True)(hierarchical_all_to_all)

@@ -1,0 +1,122 @@
+"""Answers of NCCL's RAS service (`ncclras -f json`) as findings: dead and silent ranks, and ranks that are behind.
+
+Source of the format: NVIDIA/nccl, src/ras/client_support.cc; its documentation, troubleshooting/ras.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding, Where
+from simcoll.accuracy.triage.given_files import GivenFile
+from simcoll.accuracy.triage.hangs import ranks_text
+from simcoll.errors import InputError, visible
+
+_CURE: Final = "look at the stderr and the stack (py-spy dump --pid PID) of the rank"
+Answers = list[tuple[GivenFile, dict[str, Any]]]
+
+
+def looks(file: GivenFile) -> bool:
+    """Return whether a file is an answer of RAS in JSON, or a line of its monitoring."""
+    if not file.data[:64].lstrip().startswith(b"{"):
+        return False
+    return (b'"communicators"' in file.data and b'"nccl_version"' in file.data) or b'"PEER_DEAD"' in file.data
+
+
+def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
+    """Yield what RAS says of ranks. Raises InputError for files that are no answers of RAS."""
+    answers: Answers = []
+    for file in files:
+        answers += [(file, document) for document in _documents(file)]
+        file.forget()
+    try:
+        yield from _findings(sorted(answers, key=lambda answer: str(answer[1].get("timestamp", ""))))
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        problem = f"{files[0].name}: no answer of RAS as NCCL gives it: {visible(str(error))[:80]}"
+        raise InputError(problem, "give the whole output of ncclras -f json") from None
+
+
+def _documents(file: GivenFile) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file: one, or one after the other."""
+    decoder, text, at = json.JSONDecoder(), file.text(), 0
+    while (at := len(text) - len(text[at:].lstrip())) < len(text):
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{file.name}: not JSON: {visible(str(error))[:80]}", "give the whole answer") from None
+        if isinstance(document, dict):
+            yield document
+
+
+def _findings(answers: Answers) -> Iterator[Finding]:
+    behind = defaultdict[tuple[str, int], list[Finding]](list)
+    ranks = calls = 0
+    for file, answer in answers:
+        if str(answer.get("event", "")).upper() == "PEER_DEAD":
+            yield _dead_peer(file, answer)
+        for communicator in answer.get("communicators") or ():
+            ranks += len(communicator.get("ranks") or ())
+            yield from _missing(file, communicator)
+            for finding in _behind(file, communicator):
+                behind[str(communicator.get("hash")), finding.where.rank or 0].append(finding)
+            calls += sum(map(_calls, communicator.get("ranks") or ()))
+    snapshots = sum("communicators" in answer for _, answer in answers)
+    for found in behind.values():
+        text = found[-1].text
+        if len(found) > 1:
+            yield Finding("rank behind", f"{text}, in {len(found)} answers one after the other.", cure=_CURE,
+                          where=found[-1].where, evidence=tuple(f.evidence[0] for f in found))  # fmt: skip
+        elif snapshots == 1:
+            cure = "ask RAS once more a few seconds later: a rank that is behind in one answer alone is sound"
+            yield Finding("rank behind", f"{text}, in one answer.", "undecided", "open", cure, where=found[-1].where,
+                          evidence=found[-1].evidence)  # fmt: skip
+    if ranks:
+        text = f"RAS: {ranks} entries of ranks answered, with {calls} collectives launched."
+        yield Finding("healthy", text, "sound", evidence=(Evidence.of(answers[0][0].name, None, text),))
+
+
+def _dead_peer(file: GivenFile, answer: dict[str, Any]) -> Finding:
+    peer = answer.get("peer") or {}
+    devices = ", ".join(map(str, peer.get("cuda_devs") or ()))
+    text = f"RAS lost process {peer.get('pid')} on {peer.get('host')}, which drove GPUs {devices}."
+    shown = (Evidence.of(file.name, None, f"{answer.get('timestamp')}: PEER_DEAD {text}"),)
+    where = Where(host=visible(str(peer.get("host"))), device=visible(devices))
+    return Finding("dead process", visible(text), cure=_CURE, where=where, evidence=shown)
+
+
+def _missing(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
+    name = visible(str(communicator.get("hash")))
+    for rank in communicator.get("missing_ranks") or ():
+        status = rank.get("status") or {}
+        dead = status.get("considered_dead") is True
+        state = "is considered dead" if dead else "does not respond"
+        text = f"rank {int(rank['rank'])} of communicator {name} on {rank.get('host')} {state}."
+        where = Where(host=visible(str(rank.get("host"))), rank=int(rank["rank"]), group=name)
+        shown = (Evidence.of(file.name, None, text),)
+        sure: Confidence = "clear" if dead else "likely"
+        yield Finding(
+            "dead rank" if dead else "silent rank", visible(text), "cause", sure, _CURE, where=where, evidence=shown
+        )
+
+
+def _behind(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
+    """Yield for each rank that launched fewer collectives than most how far it is behind."""
+    counts = {int(rank["rank"]): _calls(rank) for rank in communicator.get("ranks") or ()}
+    most = max(counts.values(), default=0)
+    late = [rank for rank, count in counts.items() if count < most]
+    if 2 * len(late) > len(counts):  # most are behind: who is ahead only launches early
+        return
+    hosts = {int(rank["rank"]): visible(str(rank.get("host"))) for rank in communicator.get("ranks") or ()}
+    for rank in late:
+        ahead = [other for other in counts if counts[other] == most]
+        text = f"{ranks_text([rank])} of communicator {visible(str(communicator.get('hash')))} launched {counts[rank]} "
+        text += f"collectives, and {ranks_text(ahead)} {most}"
+        where = Where(host=hosts[rank], rank=rank, group=visible(str(communicator.get("hash"))))
+        yield Finding("rank behind", text, where=where, evidence=(Evidence.of(file.name, None, text),))
+
+
+def _calls(rank: dict[str, Any]) -> int:
+    return sum(int(count) for count in (rank.get("collective_counts") or {}).values())

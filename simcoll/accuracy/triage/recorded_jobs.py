@@ -1,0 +1,116 @@
+"""What ranks recorded of their calls, as findings: who is missing when a job hangs, who died, who is late."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+
+from simcoll.accuracy.triage import tables
+from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
+from simcoll.accuracy.triage.given_files import GivenFile
+from simcoll.accuracy.triage.hangs import Job
+from simcoll.accuracy.triage.slow_steps import FEWEST, Late, Timing
+from simcoll.errors import InputError, visible
+from simcoll.formats import measured
+from simcoll.formats.recordings import flight_recorder, inspector, watchdog_lines
+from simcoll.formats.recordings.events import Recording
+from simcoll.scenario import scenario_files
+from simcoll.topology import topology_builder
+
+
+def looks(file: GivenFile) -> bool:
+    """Return whether a file is a dump of the flight recorder, or has lines of a watchdog or of Inspector."""
+    return any(looks(file.data) for looks in (flight_recorder.looks, watchdog_lines.looks, inspector.looks))
+
+
+def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
+    """Yield why the job hangs, or that it does not; then which ranks are late and whether calls are slow. Raises
+    InputError if a single dump cannot be read."""
+    job, timing, versions, others = Job(), Timing(), set[str](), list[GivenFile]()
+    for file in files:
+        if not flight_recorder.looks(file.data):
+            others.append(file)
+            continue
+        try:
+            recording = flight_recorder.read(file.data, file.name)
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            recording = Recording(file.name, flight_recorder.rank_of(file.name), whole=False)
+            yield _remark("damaged dump", str(error.diagnostics[0]), file)
+        file.forget()
+        if recording.rank is None:
+            recording.rank = 0 if len(files) == 1 else None
+            yield _remark("dump without a rank", f"{file.name}: the name does not end in the number of its rank", file)
+        elif recording.rank in job.seen:
+            known = job.seen[recording.rank].source
+            yield _remark(
+                "two dumps of a rank", f"{file.name} is of rank {recording.rank}, as {known} is; left out", file
+            )
+            continue
+        if recording.rank is not None:
+            job.add(recording)
+            timing.add(recording)
+            versions.add(recording.version)
+    if len(versions) > 1:
+        named = ", ".join(sorted(versions))
+        yield _remark("versions", f"the ranks' flight recorders have different versions: {named}", files[0])
+    for file in others:
+        yield from _deaths(file)
+        for waiting in watchdog_lines.read(file.text(), file.name):
+            if waiting.rank in job.seen:
+                job.seen[waiting.rank] = job.seen[waiting.rank]._replace(timed_out=True)
+            else:
+                job.add(waiting)
+        if inspector.looks(file.data):
+            for recording in inspector.read(file.text(), file.name):
+                timing.add(recording)
+        file.forget()
+    hangs = list(job.findings()) if job.seen else []
+    yield from hangs
+    if all(finding.role == "sound" for finding in hangs):
+        yield from _slow(timing, case, files[0])
+
+
+def _slow(timing: Timing, case: Case, file: GivenFile) -> Iterator[Finding]:
+    """Yield a rank that is late, and whether calls take as long as the machine needs for them."""
+    late = timing.lateness()
+    case.details["recorded"] = {"ranks": [each._asdict() for each in late], "calls": []}
+    if finding := timing.late_rank(late):
+        yield finding
+    elif late and late[0].calls >= FEWEST:
+        text = f"No rank is late as a rule: for rank {late[0].rank}, the latest, others waited "
+        text += f"{100 * late[0].share:.1f} % of the time."
+        yield Finding("no late rank", text, "sound", evidence=(Evidence.of(file.name, None, text),))
+    rows = timing.rows(_ranks_of_a_node(case, late))
+    if rows and case.machine is None:
+        yield _remark("times are not judged", "--on SYSTEM judges the times of the recorded calls", file)
+    elif rows and case.machine:
+        yield from tables.judged(measured.dump(rows), "recorded calls", case)
+        case.details["recorded"]["calls"] = case.details["tables"].pop()["points"]
+
+
+def _ranks_of_a_node(case: Case, ranks: Sequence[Late]) -> int | None:
+    """Return how many ranks share a node: as many as it has GPUs, or as the number of nodes says; None if unknown."""
+    if case.nodes and ranks:
+        return -(-(max(late.rank for late in ranks) + 1) // case.nodes)
+    system = topology_builder.described(scenario_files.topology_spec(case.machine)) if case.machine else None
+    return (system.counts.get("gpu") or None) if system else None
+
+
+def _deaths(file: GivenFile) -> Iterator[Finding]:
+    """Yield the process that torchrun saw fail first: it died before others timed out."""
+    lines = file.text().splitlines()
+    for death in watchdog_lines.deaths(file.text()):
+        host = visible(death.host)
+        how = f"was killed by signal {-death.code}" if death.code < 0 else f"ended with status {death.code}"
+        memory = ", as when memory runs out" if death.code == -signal.SIGKILL else ""
+        text = f"rank {death.rank} on {host} was the first that failed: its process {how}{memory}."
+        cure = f"read the stderr of rank {death.rank}, and the kernel's log on {host} (out of memory, Xid)"
+        shown = (Evidence.of(file.name, death.line, lines[death.line - 1]),)
+        where = Where(host=host, rank=death.rank)
+        yield Finding("dead rank", text, cure=cure, where=where, evidence=shown, when=0)
+
+
+def _remark(cause: str, text: str, file: GivenFile) -> Finding:
+    return Finding(cause, text, "harmless", evidence=(Evidence.of(file.name, None, cause),))

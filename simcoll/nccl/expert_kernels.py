@@ -1,0 +1,122 @@
+"""The costs of DeepEP's kernels, which send tokens to the GPUs of their experts and bring the results back.
+
+Two families of kernels have costs for `dispatch` and for `combine`. A normal kernel sends a token once to each node by
+a NIC, and once to each rank within the node; a fixed number of SMs (multiprocessors) copy. A low-latency kernel writes
+a token once for each of its experts into the memory of the expert's GPU, and uses all SMs. `expert_kernels.yaml` names
+the rows to which the costs were fitted.
+
+Sources: deepseek-ai/DeepEP (README, csrc/kernels/intranode.cu, internode.cu, internode_ll.cu).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from simcoll.config import yaml_tree
+from simcoll.config.field_types import BandwidthCap, Count, Duration, Share
+from simcoll.config.yaml_tree import Model
+from simcoll.units import PS_PER_S
+
+FILE: Final = Path(__file__).with_name("expert_kernels.yaml")
+Way = Literal["dispatch", "combine"]
+Fraction = Annotated[Share, Field(gt=0, le=1)]
+
+
+class LowLatencyCosts(Model):
+    """Costs of a low-latency kernel."""
+
+    floor: Duration
+    """Time of a kernel without tokens."""
+    expert: Duration
+    """Time for each expert of all ranks: a kernel sends a count, and awaits one, for each of them."""
+    token: Duration
+    """Time in which an SM handles one token. SMs handle a rank's tokens in turn."""
+    inside: Fraction
+    """Share of the rated bandwidth of links within a node that the copies reach."""
+    network: Duration
+    """Extra time of a kernel if ranks are on several nodes."""
+
+
+class NormalCosts(Model):
+    """Costs of a normal kernel."""
+
+    floor: Duration
+    """Time of a kernel without tokens."""
+    fill: BandwidthCap
+    """Bandwidth at which a token passes the stages of the kernel before the next one follows."""
+    sm: BandwidthCap
+    """Bandwidth at which an SM copies. On several nodes it copies everything twice: NICs have buffers of their own."""
+    copy_time: Duration
+    """Time of an SM for each copy, in addition to its bytes."""
+    inside: Fraction
+    """Share of the rated bandwidth of links within a node that the copies reach."""
+
+    def rate(self, sms: int, token_bytes: int, several: bool) -> float:
+        """Return the bandwidth at which `sms` SMs copy tokens of so many bytes, in B/s."""
+        hops = 2 if several else 1
+        return sms * token_bytes / (hops * token_bytes / self.sm + self.copy_time / PS_PER_S)
+
+
+class LowLatencyKernels(Model):
+    """The low-latency kernels."""
+
+    dispatch: LowLatencyCosts
+    """Costs of the kernel that sends tokens."""
+    combine: LowLatencyCosts
+    """Costs of the kernel that brings results back."""
+
+
+class NormalKernels(Model):
+    """The normal kernels."""
+
+    dispatch: NormalCosts
+    """Costs of the kernel that sends tokens."""
+    combine: NormalCosts
+    """Costs of the kernel that brings results back."""
+
+
+class ChipKernels(Model):
+    """The costs on GPUs of one generation."""
+
+    source: str
+    """Rows to which the costs were fitted."""
+    sms: Count
+    """Number of SMs of the GPU."""
+    low_latency: LowLatencyKernels
+    """Costs of low-latency kernels."""
+    normal: NormalKernels
+    """Costs of normal kernels."""
+
+    def sms_for(self, experts: int) -> int:
+        """Return how many SMs a low-latency kernel uses: one for each expert, or for equally many experts."""
+        return -(-experts // -(-experts // self.sms))
+
+
+class NetworkCosts(Model):
+    """What DeepEP's kernels reach of NICs."""
+
+    source: str
+    """Rows to which the numbers were fitted."""
+    share: Fraction
+    """Share of a NIC's payload rate that the kernels reach."""
+    notify: Duration
+    """Time in which ranks on several nodes tell each other how many tokens come, before a normal kernel."""
+
+
+class ExpertKernels(Model):
+    """The file `expert_kernels.yaml`."""
+
+    default_sms: Count
+    """Number of SMs of a normal kernel, if nothing is said."""
+    network: NetworkCosts
+    """What the kernels reach of NICs."""
+    chips: dict[str, ChipKernels]
+    """Costs by generation of GPUs."""
+
+
+def expert_kernels() -> ExpertKernels:
+    """Return the costs of DeepEP's kernels that simcoll ships."""
+    return yaml_tree.validate(ExpertKernels, [yaml_tree.read(FILE)])[0]

@@ -1,0 +1,66 @@
+"""A synthesised schedule as text: the bound, the schedule, and the proof in three parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from simcoll import __version__
+from simcoll.config import text_table
+from simcoll.explanation.synthesis import Synthesized
+from simcoll.units import format_size
+
+MOST_NAMED: Final = 8
+
+
+def text(answer: Synthesized) -> str:
+    """Return the text of `simcoll synthesize`."""
+    return "\n".join([text_table.wrapped(verdict(answer), "  "), *map(text_table.remarks_wrapped, _lines(answer))])
+
+
+def verdict(answer: Synthesized) -> str:
+    """Return the answer as a sentence."""
+    plan, nbytes = answer.plan, answer.scenario.nbytes
+    time_us, least_us = answer.prediction.time_ps / 1e6, plan.bound.time_ps(nbytes) / 1e6
+    lost = f", which gives away {100 * plan.loss:.3g} % of the throughput" if plan.loss > 1e-9 else ""
+    return (
+        f"{plan.collective} of {format_size(nbytes)} on {answer.schedule.n} ranks takes {time_us:.4g} us, "
+        f"{time_us / least_us:.3f} times the bound of {least_us:.4g} us{lost}."
+    )
+
+
+def _lines(answer: Synthesized) -> Iterator[str]:
+    plan, bound, schedule = answer.plan, answer.plan.bound, answer.schedule
+    fraction = f"{bound.rate / 10**9} = " if bound.exact and bound.rate % 10**9 else ""
+    yield f"# simcoll {__version__}: synthesize   topology {plan.topology.name}   profile {answer.scenario.profile}"
+    yield f"bound     {fraction}{bound.gbps:.6g} GB/s (algbw), {'a cut' if bound.kind == 'cut' else 'a linear program'}"
+    kind = "paths" if plan.collective in ("gather", "scatter", "all_to_all") else "trees"
+    pieces = f"{answer.pieces} piece{'s' * (answer.pieces > 1)}"
+    counted = f"{schedule.n_steps} steps, {schedule.messages} messages"
+    yield f"schedule  {plan.trees} {kind}, height {plan.height}, {pieces}, {counted}"
+    yield f"proof 1   the schedule does {plan.collective}: proved ({answer.proof})"
+    name, chunks, _ = answer.busiest[0]
+    busy = sum(share > 1 - 1e-9 for *_, share in answer.busiest)
+    fits = "links carry" if answer.load_ok else "WRONG: links do not carry"
+    yield (
+        f"proof 2   {fits} {float(plan.rate / 10**9):.6g} GB/s; {busy} of {len(answer.busiest)} links are busy all "
+        f"the time, e.g. {name} ({chunks} of {schedule.n_chunks} chunks)"
+    )
+    yield f"proof 3   {_witness(answer)}"
+
+
+def _witness(answer: Synthesized) -> str:
+    bound, topology = answer.plan.bound, answer.plan.topology
+    if bound.kind == "lp":
+        return f"prices of {len(bound.links)} links prove the bound: {_some(bound.links)}"
+    ranks = sum(place in bound.devices for place in answer.places)
+    out = sum(topology.link(*name.split("->")).bandwidth for name in bound.links) / 1e9
+    return (
+        f"all that passes between {{{_some(bound.devices)}}} ({ranks} of {answer.schedule.n} ranks) and the others "
+        f"crosses {len(bound.links)} links of {out:.6g} GB/s in all: {_some(bound.links)}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join([*names[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])

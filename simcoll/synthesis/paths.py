@@ -1,0 +1,205 @@
+"""Paths of data: what flows of scatter and of all_to_all divide into, and the ways of least latency."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from simcoll.synthesis.flow_graph import FlowGraph, Flows, Integers
+from simcoll.synthesis.linear_programs import Floats
+from simcoll.synthesis.packing import Tree
+from simcoll.synthesis.splitting import Way
+from simcoll.topology.graph import Topology
+
+CHUNKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 24, 28, 30, 32, 36, 40, 42, 48, 60, 64)
+
+
+@dataclass(frozen=True)
+class Path:
+    """`count` chunks of the data from rank `source` to rank `target`, from chunk `first` on. It passes the ranks
+    `stops`, ends included; between them it takes the `ways`."""
+
+    source: int
+    target: int
+    first: int
+    count: int
+    stops: tuple[int, ...]
+    ways: tuple[Way, ...]
+
+
+def _path(graph: FlowGraph, way: Way, first: int, count: int) -> Path:
+    rank = {vertex: number for number, vertex in enumerate(graph.ranks.tolist())}
+    at = [place for place, vertex in enumerate(way) if vertex in rank]
+    ways = tuple(way[a : b + 1] for a, b in itertools.pairwise(at))
+    stops = tuple(rank[way[place]] for place in at)
+    return Path(stops[0], stops[-1], first, count, stops, ways)
+
+
+def of_flow(graph: FlowGraph, root: int, rate: Fraction) -> tuple[list[Path], int]:
+    """Return the paths of a scatter at `rate` to each rank, in units of the graph, and the chunks of each rank."""
+    each, n = rate.numerator, graph.n
+    flows = Flows(len(graph.names), graph.tails, graph.heads)
+    flows.capacity[: flows.edges] = graph.capacity * rate.denominator
+    others = np.delete(graph.ranks, root)
+    flows.capacity[flows.to_sink(others)] = each
+    flows.flow(int(graph.ranks[root]), flows.sink, each * (n - 1))
+    left = flows.carried().astype(float)
+    paths = list[Path]()
+    # farthest ranks last: a path to a near rank never takes what only a far rank can use, as flows end where they must
+    for rank in others.tolist():
+        need, first = each, 0
+        while need:
+            way, most = _shortest(graph, left, int(graph.ranks[root]), rank)
+            some = min(need, int(most))
+            _take(graph, left, way, some)
+            paths.append(_path(graph, way, first, some))
+            need, first = need - some, first + some
+    return paths, each
+
+
+def of_all_pairs(graph: FlowGraph, flows: list[Floats], most: int) -> tuple[list[Path], int]:
+    """Return paths of an all_to_all, as the flows of each rank's data divide them, and the number of chunks of a pair's
+    data. Shares are rounded to whole chunks: to as many as lose least, at most `most` (0: as in CHUNKS)."""
+    shares: list[list[tuple[Way, float]]] = []
+    for rank, flow in enumerate(flows):
+        left = np.maximum(flow, 0)
+        into = float(left[graph.heads == graph.ranks[(rank + 1) % graph.n]].sum())
+        out = float(left[graph.tails == graph.ranks[(rank + 1) % graph.n]].sum())
+        need = into - out
+        for other in range(graph.n):
+            if other == rank:
+                continue
+            found, missing = list[tuple[Way, float]](), need
+            while missing > 1e-7 * need:
+                way, width = _shortest(graph, left, int(graph.ranks[rank]), int(graph.ranks[other]), 1e-9 * need)
+                if not way:
+                    break
+                some = min(missing, width)
+                _take(graph, left, way, some)
+                found.append((way, some / need))
+                missing -= some
+            shares.append(found)
+    options = [(_loss(graph, shares, each), each) for each in CHUNKS if not most or each <= most]
+    least = min(loss for loss, _ in options)
+    each = next(each for loss, each in options if loss <= least * 1.005)
+    paths = list[Path]()
+    for found in shares:
+        first = 0
+        for (way, _), some in zip(found, _rounded(found, each), strict=True):
+            if some:
+                paths.append(_path(graph, way, first, some))
+            first += some
+    return paths, each
+
+
+def _loss(graph: FlowGraph, shares: list[list[tuple[Way, float]]], each: int) -> float:
+    """Return the time of the busiest link for a unit of each pair's data, in `each` chunks."""
+    edge = {ends: number for number, ends in enumerate(zip(graph.tails.tolist(), graph.heads.tolist(), strict=True))}
+    load = np.zeros(len(graph.capacity))
+    for found in shares:
+        for (way, _), some in zip(found, _rounded(found, each), strict=True):
+            load[[edge[ends] for ends in itertools.pairwise(way)]] += some
+    return float((load / graph.capacity).max()) / each
+
+
+def _rounded(found: list[tuple[Way, float]], each: int) -> list[int]:
+    """Round shares to whole chunks with the sum `each`: the largest remainders go up."""
+    exact = np.array([share for _, share in found]) * each
+    whole = np.floor(exact + 1e-6).astype(np.int64)
+    up = np.argsort(whole - exact, kind="stable")[: each - int(whole.sum())]
+    whole[up] += 1
+    found_sums: list[int] = whole.tolist()
+    return found_sums
+
+
+def _shortest(graph: FlowGraph, left: Floats, source: int, target: int, least: float = 0.0) -> tuple[Way, float]:
+    """Return the way of fewest hops over edges with more than `least` left, and what it can carry; () if none."""
+    ahead: dict[int, list[tuple[int, int]]] = {}
+    for edge in np.flatnonzero(left > least).tolist():
+        ahead.setdefault(int(graph.tails[edge]), []).append((int(graph.heads[edge]), edge))
+    before: dict[int, tuple[int, int]] = {source: (source, -1)}
+    queue = deque([source])
+    while queue and target not in before:
+        vertex = queue.popleft()
+        for other, edge in ahead.get(vertex, ()):
+            if other not in before:
+                before[other] = vertex, edge
+                queue.append(other)
+    if target not in before:
+        return (), 0.0
+    way, width, vertex = [target], float("inf"), target
+    while vertex != source:
+        vertex, edge = before[vertex]
+        way.append(vertex)
+        width = min(width, float(left[edge]))
+    return tuple(reversed(way)), width
+
+
+def _take(graph: FlowGraph, left: Floats, way: Way, some: float) -> None:
+    for u, v in itertools.pairwise(way):
+        edge: Integers = np.flatnonzero((graph.tails == u) & (graph.heads == v))
+        left[edge] -= some
+
+
+class QuickestWays:
+    """Ways of least latency from a rank to all others, or with `turned` to it from all others (written backwards). Of
+    equally quick ways those come first that earlier ways used least."""
+
+    def __init__(self, graph: FlowGraph, topology: Topology, turned: bool):
+        self.graph = graph.reversed if turned else graph
+        number = {ends: link for link, ends in enumerate(topology.links)}
+        ends = zip(graph.tails.tolist(), graph.heads.tolist(), strict=True)
+        self.latency = [int(topology.latencies[number[graph.names[u], graph.names[v]]]) for u, v in ends]
+        self.used = [0.0] * len(self.latency)
+        self.ahead: list[list[tuple[int, int]]] = [[] for _ in graph.names]
+        for edge, (u, v) in enumerate(zip(self.graph.tails.tolist(), self.graph.heads.tolist(), strict=True)):
+            self.ahead[u].append((v, edge))
+
+    def _before(self, root: int) -> dict[int, tuple[int, int]]:
+        """Return for each vertex the vertex and the edge before it on its way from the root."""
+        start = int(self.graph.ranks[root])
+        before, heap = dict[int, tuple[int, int]](), [(0, 0.0, start, start, -1)]
+        while heap:
+            far, load, vertex, last, edge = heapq.heappop(heap)
+            if vertex not in before:
+                before[vertex] = last, edge
+                for other, link in self.ahead[vertex]:
+                    if other not in before:
+                        heapq.heappush(
+                            heap, (far + self.latency[link], max(load, self.used[link]), other, vertex, link)
+                        )
+        for vertex in self.graph.ranks.tolist():
+            while before[vertex][1] >= 0:
+                vertex, edge = before[vertex]
+                self.used[edge] += 1 / float(self.graph.capacity[edge])
+        return before
+
+    def paths(self, root: int) -> Iterator[Path]:
+        """Yield the path to each other rank."""
+        before = self._before(root)
+        for rank in np.delete(self.graph.ranks, root).tolist():
+            way = [rank]
+            while before[way[-1]][1] >= 0:
+                way.append(before[way[-1]][0])
+            yield _path(self.graph, tuple(reversed(way)), 0, 1)
+
+    def trees(self, roots: Iterable[int]) -> list[tuple[Tree, list[list[tuple[Way, int, int]]]]]:
+        """Return a tree of the ways from each root, and the way of each of its edges."""
+        found = []
+        for root in roots:
+            edges = {
+                path.stops[-2:]: path.ways[-1] for path in sorted(self.paths(root), key=lambda path: len(path.ways))
+            }
+            tree = Tree(root, 1, {root: 0})
+            for u, t in edges:
+                tree.depth[t] = tree.depth[u] + 1
+                tree.edges.append((u, t))
+            found.append((tree, [[(way, 0, 1)] for way in edges.values()]))
+        return found

@@ -1,0 +1,257 @@
+"""`diagnose` of logs: the table of lines, the facts that no single line says, healthy logs, and damaged ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simcoll
+from simcoll.formats.debug_logs import line_cases, log_lines
+from tests.helpers import log_variants
+
+
+def diagnosis(folder: Path, *texts: str, **keys: Any) -> simcoll.Reply:
+    """Return the diagnosis of logs, each a file of the folder."""
+    for number, text in enumerate(texts):
+        (folder / f"{number}.log").write_text(text, encoding="utf-8", errors="surrogateescape")
+    return simcoll.diagnose(folder, **keys)
+
+
+@pytest.mark.parametrize("case", line_cases.cases(), ids=lambda case: f"{case.cause}-{case.role}")
+def test_each_case_is_found_in_its_sample(case: line_cases.LineCase) -> None:
+    """Each row of the table fits its sample, and no earlier row does."""
+    found = [line_cases.case_of(line.text) for line in log_lines.lines(case.sample)]
+    assert case in found
+
+
+def test_causes_have_cures() -> None:
+    """Who reads a cause also reads what to do."""
+    assert all(case.cure for case in line_cases.cases() if case.role == "cause")
+
+
+# --- which cause, and where ---
+
+NODES = "".join(
+    f"#  Rank {rank:2d} Group  0 Pid {1000 + rank} on n{rank // 8} device  {rank % 8} [0x00] NVIDIA H100 80GB HBM3\n"
+    for rank in range(16)
+)
+
+
+def said(host: int, text: str, device: int = 0) -> str:
+    """Return a line of NCCL's log."""
+    return f"n{host}:{1000 + 8 * host + device}:7 [{device}] {text}\n"
+
+
+def linked(first: str, second: str, way: str = "NET/IB/0") -> str:
+    """Return the lines of a link between two nodes; `first` and `second` follow the way at each end."""
+    return (
+        said(0, f"NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via {way}{first}")
+        + said(0, f"NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via {way}{first}")
+        + said(1, f"NCCL INFO Channel 00/0 : 0[0] -> 8[0] [receive] via {way}{second}")
+    )
+
+
+CASES = {
+    "gpudirect off at one end": (NODES + linked("/GDRDMA", ""), "gpudirect off", {"host": "n1"}),
+    "gpudirect off everywhere": (NODES + linked("", ""), "gpudirect off", {"host": None}),
+    "sockets by a variable": (
+        NODES
+        + said(0, "NCCL INFO NCCL_IB_DISABLE set by environment to 1.")
+        + said(0, "NCCL INFO Using network Socket"),
+        "sockets",
+        {},
+    ),
+    "p2p switched off": (
+        NODES
+        + said(0, "NCCL INFO NCCL_P2P_LEVEL set by environment to LOC")
+        + said(0, "NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"),
+        "p2p off",
+        {},
+    ),
+    "a nic is missing": (
+        NODES
+        + said(0, "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB eth0:1.2.3.4<0>")
+        + said(1, "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB eth0:1.2.3.4<0>"),
+        "nic missing",
+        {"host": "n1", "device": "mlx5_1"},
+    ),
+    "two releases": (
+        NODES + said(0, "NCCL INFO NCCL version 2.26.2+cuda12") + said(1, "NCCL INFO NCCL version 2.27.3+cuda12"),
+        "mixed versions",
+        {},
+    ),
+    "the first cause wins": (
+        NODES
+        + said(1, "transport/net_ib.cc:97 NCCL WARN NET/IB : mlx5_4:1 Got async event : port error", 3)
+        + said(
+            0, "transport/net_ib.cc:99 NCCL WARN NET/IB: Got completion with error 12, opcode 0, len 0, vendor err 129"
+        )
+        + said(0, "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<4>"),
+        "port down",
+        {"host": "n1", "device": "mlx5_4:1", "rank": 11},
+    ),
+    "a rank never joined": (
+        NODES
+        + "".join(
+            said(0, f"NCCL INFO comm 0x1 rank {rank} nranks 8 cudaDev {rank} busId 0 commId 0xa - Init START", rank)
+            for rank in range(7)
+        ),
+        "rank never joined",
+        {"rank": 7},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_and_its_place_are_named(name: str, tmp_path: Path) -> None:
+    """A log gives its cause, and the host, rank and device of it."""
+    text, cause, where = CASES[name]
+    found = diagnosis(tmp_path, text)
+    assert (found["verdict"], found["cause"]) == ("finding", cause)
+    assert where.items() <= found["where"].items()
+    assert found["evidence"][0]["line"]
+    assert found["next"]
+
+
+def test_echoes_alone_point_to_the_peer(tmp_path: Path) -> None:
+    """Echoes of a failure elsewhere are no clear cause; they name the other end."""
+    found = diagnosis(tmp_path, said(0, "misc/socket.cc:49 NCCL WARN recv: Connection closed by remote peer n1<4>"))
+    assert (found["confidence"], found["where"]["peer"]) == ("open", "n1<4>")
+
+
+def test_the_earliest_of_several_logs_wins(tmp_path: Path) -> None:
+    """Time stamps order the causes of several logs."""
+    late = "[2026-03-13 22:27:00] " + said(0, "NCCL WARN Cuda failure 'out of memory'")
+    early = "[2026-03-13 22:26:00] " + said(1, "NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory")
+    found = diagnosis(tmp_path, late, early)
+    assert (found["cause"], found["where"]["host"]) == ("locked memory limit", "n1")
+
+
+# --- a log with a table ---
+
+TABLE = """#       size         count      type   redop    root     time   algbw   busbw #wrong
+  1073741824     268435456     float     sum      -1    {time:.1f}   {algbw:.2f}   {busbw:.2f}      0
+  4294967296    1073741824     float     sum      -1    {time4:.1f}   {algbw:.2f}   {busbw:.2f}      0
+"""
+
+
+def table(busbw: float) -> str:
+    """Return a table of all_reduce on 16 ranks with this busbw in GB/s."""
+    algbw = busbw * 16 / 30
+    time_us = 2**30 / algbw / 1e3
+    return TABLE.format(time=time_us, time4=4 * time_us, algbw=algbw, busbw=busbw)
+
+
+def test_a_setting_of_the_log_explains_a_table(tmp_path: Path) -> None:
+    """GPUDirect off in the log, and a table that it predicts: the log explains the table."""
+    off = {"NCCL_NET_GDR_LEVEL": "LOC"}
+    expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB", env=off).busbw
+    found = diagnosis(tmp_path, NODES + linked("", ""), NODES + table(expected))
+    assert (found["cause"], found["confidence"], found["machine"]) == ("gpudirect off", "clear", "hgx-h100")
+    assert "That alone predicts" in found["text"]
+
+
+def test_healthy_times_acquit_a_setting(tmp_path: Path) -> None:
+    """A variable that is set is no cause, if times are as they should be."""
+    expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB").busbw
+    log = NODES + linked("/GDRDMA", "/GDRDMA") + said(0, "NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.")
+    assert diagnosis(tmp_path, log, NODES + table(expected))["verdict"] == "healthy"
+
+
+# --- pairs of nodes ---
+
+
+def of_hosts(busbw: float, *hosts: str) -> str:
+    """Return a table of all_reduce on hosts of 8 GPUs."""
+    lines = [
+        f"#  Rank {rank:2d} Group  0 Pid {rank} on {hosts[rank // 8]} device  {rank % 8} [0x00] NVIDIA H100 80GB HBM3\n"
+        for rank in range(8 * len(hosts))
+    ]
+    factor = 2 * (1 - 1 / (8 * len(hosts)))
+    time_us = 2**30 * factor / busbw / 1e3
+    header, row, *_ = TABLE.splitlines()
+    row = row.format(time=time_us, algbw=busbw / factor, busbw=busbw)
+    return "".join(lines) + f"{header}\n{row}\n"
+
+
+PAIRS = {"ab": 300.0, "bc": 300.0, "cd": 300.0, "da": 300.0, "ac": 300.0, "bd": 300.0}
+
+
+@pytest.mark.parametrize(
+    ("slow", "cause", "host"),
+    [("cd da ac", "bad node", "hosta"), ("bc", "bad link between nodes", "hostb"), ("", None, None)],
+)
+def test_pairs_of_nodes_find_a_node_or_a_cable(slow: str, cause: str | None, host: str | None, tmp_path: Path) -> None:
+    """A node that all slow pairs share is at fault; else what joins the only slow pair."""
+    slow = {"cd da ac": "ab da ac"}.get(slow, slow)
+    rates = {pair: 150.0 if pair in slow.split() else rate for pair, rate in PAIRS.items()}
+    found = diagnosis(tmp_path, *(of_hosts(rate, *(f"host{name}" for name in pair)) for pair, rate in rates.items()))
+    assert found["cause"] == cause
+    assert cause is None or found["where"]["host"] == host
+
+
+def test_a_slow_node_is_found_by_itself(tmp_path: Path) -> None:
+    """A node that is slow without the network is at fault."""
+    found = diagnosis(tmp_path, *(of_hosts(200.0 if name == "c" else 480.0, f"host{name}") for name in "abcd"))
+    assert (found["cause"], found["where"]["host"]) == ("bad node", "hostc")
+
+
+# --- healthy logs, damaged logs, long logs ---
+
+
+def is_healthy(seed: int, folder: Path) -> None:
+    """Assert that a healthy log gives no alarm, and shows its machine."""
+    made = log_variants.healthy(seed)
+    found = diagnosis(folder, made.text)
+    assert (found["verdict"], found["machine"], found["nodes"]) == ("healthy", made.machine, made.nodes), found["text"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_healthy_logs_give_no_alarm(seed: int, tmp_path: Path) -> None:
+    """Some healthy logs."""
+    is_healthy(seed, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(12, 200))
+def test_more_healthy_logs_give_no_alarm(seed: int, tmp_path: Path) -> None:
+    """Many healthy logs."""
+    is_healthy(seed, tmp_path)
+
+
+def survives(seed: int, folder: Path) -> None:
+    """Assert that a damaged log gives an answer or one error of input, within 5 s of CPU."""
+    text = log_variants.damaged(log_variants.healthy(seed).text + "".join(text for text, *_ in CASES.values()), seed)
+    began = time.process_time()
+    try:
+        found = diagnosis(folder, text)
+    except simcoll.InputError:
+        return
+    assert "\x1b" not in str(found)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_logs_give_an_answer(seed: int, tmp_path: Path) -> None:
+    """Some damaged logs."""
+    survives(seed, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(8, 300))
+def test_more_damaged_logs_give_an_answer(seed: int, tmp_path: Path) -> None:
+    """Many damaged logs."""
+    survives(seed, tmp_path)
+
+
+@pytest.mark.long
+def test_a_log_of_100000_lines_takes_5_seconds(tmp_path: Path) -> None:
+    """Reading takes time in proportion to distinct lines."""
+    text = log_variants.healthy(1).text
+    text += text * (100_000 // text.count("\n"))
+    began = time.process_time()
+    assert diagnosis(tmp_path, text)["verdict"] == "healthy"
+    assert time.process_time() - began < 5

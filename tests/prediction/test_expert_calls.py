@@ -1,0 +1,169 @@
+"""Dispatch and combine of tokens: as an all_to_all, and by DeepEP's kernels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+import simcoll
+from simcoll.errors import InputError, RefusedError
+from simcoll.nccl.expert_kernels import expert_kernels
+from simcoll.workload.expert_routing import ExpertTokens
+
+MOE: dict[str, Any] = {"tokens": 256, "hidden": 7168, "topk": 8, "experts": 256, "dtype": "fp8"}
+HOSTS = {"fabric": "single-switch", "hosts": 8, "link": {"bandwidth": "50 GB/s", "latency": "1 us"}}
+BYTES = 7168 + 7168 // 128 * 4
+
+
+@pytest.mark.parametrize(
+    ("collective", "where"),
+    [
+        ("moe_combine", {"on": HOSTS}),
+        ("moe_combine", {"on": "hgx-h100"}),
+        ("moe_dispatch", {"on": "hgx-h100", "nodes": 2}),
+    ],
+)
+def test_pairwise_is_an_all_to_all(collective: str, where: dict[str, Any]) -> None:
+    """With uniform routing, `pairwise` gives the answer of an all_to_all of as many bytes, to the last digit."""
+    token = BYTES if collective == "moe_dispatch" else 2 * 7168
+    mine = simcoll.predict(collective, moe=MOE, **where)
+    plain = simcoll.predict("all_to_all", size=256 * 8 * token, dtype="uint8", **where)
+    one, other = asdict(mine.totals), asdict(plain.totals)
+    assert (one.pop("carried") == other.pop("carried")).all()
+    assert one == other
+    assert (mine.time_ps, mine.lower_bound_ps, mine.busbw) == (plain.time_ps, plain.lower_bound_ps, plain.busbw)
+
+
+def _tokens(collective: str, moe: dict[str, Any]) -> ExpertTokens:
+    found = simcoll.load({"topology": "hgx-h100", "collective": collective, "moe": moe})[0].scenario.moe
+    assert found
+    return found
+
+
+def test_skewed_pairwise_waits_for_the_busiest_rank() -> None:
+    """On a switch no exchange ends before the rank of the most popular experts has all its copies."""
+    moe = MOE | {"routing": {"zipf": 1.0}}
+    least = 7 * _tokens("moe_dispatch", moe).to_experts(8).max() * BYTES / 50e9 * 1e6
+    even = simcoll.predict("moe_dispatch", moe=MOE, on=HOSTS).time_us
+    assert even < least < simcoll.predict("moe_dispatch", moe=moe, on=HOSTS).time_us
+    assert simcoll.predict("moe_combine", moe=moe | {"dtype": "bfloat16"}, on=HOSTS).time_us > least * 14336 / BYTES
+
+
+def test_low_latency_in_closed_form() -> None:
+    """A floor, the counts, the tokens of an SM, and k copies a token over the slower of NVLink and NIC."""
+    costs, network = expert_kernels().chips["hopper"].low_latency.dispatch, expert_kernels().network
+    before = costs.floor + 256 * costs.expert + 2 * costs.token
+    far = 256 * 8 * BYTES
+    inside = far * 7 / 8 / (370.8e9 * costs.inside) * 1e12
+    found = simcoll.predict("moe_dispatch", moe=MOE, on="hgx-h100", executor="low-latency")
+    assert found.time_ps == pytest.approx(before + inside, rel=1e-4)
+    for nodes in (2, 4):
+        nic = far * (nodes - 1) / nodes / (50e9 * 0.99322 * network.share) * 1e12
+        found = simcoll.predict("moe_dispatch", moe=MOE, on="hgx-h100", nodes=nodes, executor="low-latency")
+        assert found.time_ps == pytest.approx(before + costs.network + nic, rel=1e-3)
+
+
+@pytest.mark.parametrize("collective", ["moe_dispatch", "moe_combine"])
+def test_deepep_sends_a_token_once_to_a_node(collective: str) -> None:
+    """NICs carry a copy for each other node that a token needs, NVLink a copy for each rank; nothing is sent twice."""
+    moe = _tokens(collective, MOE)
+    token = moe.token_bytes(collective)
+    found = simcoll.predict(collective, moe=MOE, on="hgx-h100", nodes=4, executor="deepep")
+    carried = dict(zip(found.links.names, found.totals.carried.tolist(), strict=True))
+    of_node, of_rank = (moe.to_groups(32, groups)[0, 0] * token for groups in (4, 32))
+    for way in ("node0.nic0->rail0", "rail0->node0.nic0"):
+        assert carried[way] == pytest.approx(3 * of_node, rel=1e-6)
+    for way in ("node2.gpu3->node2.nvswitch0", "node2.nvswitch0->node2.gpu3"):
+        assert carried[way] == pytest.approx(7 * 4 * of_rank, rel=1e-6)
+    assert found.algorithm == "two_hop"
+    assert found.time_ps >= found.lower_bound_ps
+
+
+def test_more_sms_help_until_links_bind() -> None:
+    """SMs set the time of a normal kernel until NVLink does; the notice of counts is a column of its own."""
+    keys = {"moe": MOE | {"tokens": 4096}, "executor": "deepep"}
+    times = [simcoll.predict("moe_dispatch", sms=sms, on="hgx-h100", **keys).time_us for sms in (4, 8, 16, 24, 64)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] / times[1] == pytest.approx(2, rel=0.05)
+    (row,) = simcoll.run(topology={"system": "hgx-h100", "nodes": 2}, collective="moe_dispatch", **keys)
+    assert row["notify_us"] > 10
+
+
+@pytest.mark.parametrize("executor", ["pairwise", "deepep", "low-latency"])
+def test_an_operation_is_the_call(executor: str) -> None:
+    """A workload of one call answers as the call by itself."""
+    where = {"system": "hgx-h100", "nodes": 2}
+    operation = {"name": "out", "collective": "moe_dispatch", "moe": MOE, "executor": executor}
+    (step,) = simcoll.run({"topology": where, "workload": {"operations": [operation]}})
+    (call,) = simcoll.run({"topology": where, "collective": "moe_dispatch", "moe": MOE, "executor": executor})
+    assert (step["time_us"], step["wire_bytes"]) == (call["time_us"], call["wire_bytes"])
+
+
+def test_a_step_dispatches_and_combines() -> None:
+    """The template `moe` moves its tokens in each pass over a block; its experts take as long as the fullest rank."""
+    layer = {"parameters": "1 MiB", "forward": "1 ms", "backward": "2 ms"}
+    work = {"template": "moe", "layers": [layer], "activations": "1 MiB", "experts": "1 ms", "executor": "deepep"}
+    times = []
+    for routing in ("uniform", {"zipf": 1.0}):
+        moe = MOE | {"routing": routing}
+        (step,) = simcoll.run({"topology": "hgx-h100", "workload": work | {"moe": moe}})
+        copies = _tokens("moe_dispatch", moe).to_experts(8).sum(axis=0)
+        assert step["compute_us"] == pytest.approx(3000 * (1 + copies.max() / copies.mean()), rel=1e-4)
+        out, back = (
+            simcoll.predict(each, on="hgx-h100", moe=moe, executor="deepep").time_us
+            for each in ("moe_dispatch", "moe_combine")
+        )
+        assert step["exposed_us"] >= 2 * (out + back) * 0.99
+        times.append(step["time_us"])
+    assert times[0] < times[1]
+
+
+def test_what_more_sms_would_do() -> None:
+    """`explain` answers with more SMs, uniform routing and other executors as scenarios with these keys do."""
+    keys = {"moe": MOE | {"routing": {"zipf": 0.6}}, "on": "hgx-h100"}
+    explained = simcoll.explain("moe_dispatch", executor="deepep", **keys)
+    told = {each["change"]: each["time_us"] for each in explained["points"][0]["what_if"]}
+    assert told["40 SMs"] == simcoll.predict("moe_dispatch", executor="deepep", sms=40, **keys).time_us
+    other = simcoll.predict("moe_dispatch", executor="low-latency", **keys).time_us
+    assert told["executor low-latency"] == other
+    even = simcoll.predict("moe_dispatch", executor="deepep", on="hgx-h100", moe=MOE).time_us
+    assert told["uniform routing"] == even
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"size": "1 MiB"}, "'size' does not go with moe_dispatch; it follows from `moe`"),
+        ({"dtype": "float32"}, "'dtype' does not go with moe_dispatch; write `moe.dtype`"),
+        ({"moe": None}, "moe_dispatch needs `moe`; add e.g. moe: {tokens: 4096"),
+        ({"moe": MOE | {"topk": 300}}, "256 experts are fewer than topk"),
+        ({"moe": MOE | {"hidden": 100}}, "fp8 has a scale for 128 elements"),
+        ({"moe": MOE | {"routing": "skewed"}}, "'skewed' is no routing; write uniform"),
+        ({"executor": "nccl"}, "moe_dispatch has no executor 'nccl'; write pairwise, deepep, low-latency"),
+        ({"executor": "low-latency", "sms": 20}, "only DeepEP's normal kernels have a number of SMs"),
+        ({"collective": "all_to_all", "size": "1 MiB"}, "all_to_all moves no tokens"),
+        ({"collective": "all_to_all", "moe": None, "size": "1 MiB", "executor": "deepep"}, "no executor 'deepep'"),
+    ],
+)
+def test_wrong_keys(keys: dict[str, Any], said: str) -> None:
+    """Each mistake has one message, which says what to write instead."""
+    with pytest.raises(InputError) as caught:
+        simcoll.load({"topology": "hgx-h100", "collective": "moe_dispatch", "moe": MOE, **keys})
+    assert said in str(caught.value)
+    assert len(caught.value.diagnostics) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"on": "hgx-h100", "nodes": 3}, "256 experts do not divide among 24 ranks"),
+        ({"on": "dgx-a100"}, "DeepEP's kernels were measured on"),
+        ({"on": HOSTS}, "DeepEP's kernels were measured on"),
+    ],
+)
+def test_refusals(keys: dict[str, Any], said: str) -> None:
+    """Kernels are not guessed where none was measured."""
+    with pytest.raises(RefusedError, match=said):
+        simcoll.predict("moe_dispatch", moe=MOE, executor="deepep", **keys)

@@ -1,0 +1,205 @@
+"""The bound of a collective on a network is the optimum, and synthesised schedules reach it: against known optima
+(validation/synthesis.yaml), brute force over all cuts, and the simulator."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+import yaml
+
+import simcoll
+from simcoll.errors import RefusedError
+from simcoll.synthesis.bounds import by_cut
+from simcoll.synthesis.flow_graph import FlowGraph
+from simcoll.synthesis.synthesize import COLLECTIVES, bound_of, load_of, plan_of, rate_of
+
+ORACLES = yaml.safe_load((Path(__file__).parents[2] / "validation" / "synthesis.yaml").read_text(encoding="utf-8"))
+BALANCED = [oracle for oracle in ORACLES if oracle["name"] != "star8-unb"]
+QUICK = [oracle for oracle in BALANCED if oracle["name"] != "mi250x2"]
+SIZE = 2**30
+
+
+def network(links: Mapping[tuple[str, str], int], name: str = "net") -> simcoll.Topology:
+    """Return a topology of directed links in GB/s; devices whose names are numbers are GPUs, all others switches."""
+    graph = nx.DiGraph()
+    for end in dict.fromkeys(itertools.chain.from_iterable(links)):
+        graph.add_node(end, kind="gpu" if end.isdigit() else "switch")
+    for (u, v), rate in links.items():
+        graph.add_edge(u, v, bandwidth=f"{rate} GB/s", latency="1 us")
+    return simcoll.Topology.from_graph(graph, name=name)
+
+
+def links_of(oracle: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """Return the links of an entry of the file, with GB/s."""
+    found = {}
+    for rate, pairs in oracle.get("both", {}).items():
+        for u, v in (pair.split("-") for pair in pairs.split()):
+            found |= {(u, v): rate, (v, u): rate}
+    for rate, pairs in oracle.get("one_way", {}).items():
+        found |= {tuple(pair.split("-")): rate for pair in pairs.split()}
+    return found
+
+
+def of(oracle: Mapping[str, Any]) -> tuple[simcoll.Topology, list[str]]:
+    """Return the topology of an entry, and the devices of its ranks."""
+    return network(links_of(oracle), oracle["name"]), [str(rank) for rank in range(oracle["ranks"])]
+
+
+def names(oracles: list[Any]) -> Any:
+    """Return the parameters of a test: a case for each entry."""
+    return pytest.mark.parametrize("oracle", oracles, ids=lambda oracle: oracle["name"])
+
+
+@names(BALANCED)
+def test_bounds_are_the_known_optima(oracle: dict[str, Any]) -> None:
+    """Bounds are equal to the known fractions."""
+    topology, places = of(oracle)
+    gathered, scattered = (bound_of(name, topology, places).rate for name in ("all_gather", "reduce_scatter"))
+    assert gathered == Fraction(oracle["all_gather"]) * 10**9
+    assert 1 / (1 / gathered + 1 / scattered) == Fraction(oracle["plain"]) * 10**9
+    reduced = bound_of("all_reduce", topology, places)
+    assert reduced.exact and reduced.rate == Fraction(oracle.get("all_reduce", oracle["plain"])) * 10**9
+
+
+def brute_force(graph: FlowGraph) -> Fraction:
+    """Return the least ratio, over all sets with a rank outside, of the bandwidth out to the ranks inside."""
+    ranks, size = set(graph.ranks.tolist()), len(graph.names)
+    edges = list(zip(graph.tails.tolist(), graph.heads.tolist(), graph.capacity.tolist(), strict=True))
+    best = None
+    for bits in range(1, 2**size):
+        inside = {vertex for vertex in range(size) if bits >> vertex & 1}
+        if 0 < len(inside & ranks) < len(ranks):
+            out = sum(rate for u, v, rate in edges if u in inside and v not in inside)
+            ratio = Fraction(out, len(inside & ranks))
+            best = ratio if best is None else min(best, ratio)
+    assert best is not None
+    return best
+
+
+def random_network(draw: random.Random, most: int) -> tuple[simcoll.Topology, list[str]]:
+    """Return a connected network of links that are as wide both ways, so that all switches are balanced."""
+    n, switches = draw.randint(2, max(2, most - 3)), draw.randint(0, 3)
+    ends = [str(rank) for rank in range(n)] + [f"s{switch}" for switch in range(switches)]
+    draw.shuffle(ends)
+    pairs = [(ends[i], ends[draw.randrange(i)]) for i in range(1, len(ends))]
+    pairs += [tuple(draw.sample(ends, 2)) for _ in range(draw.randint(0, 2 * len(ends)))]
+    rates = {frozenset(pair): draw.choice([1, 2, 3, 5, 10]) for pair in pairs}
+    return network({(u, v): rate for pair, rate in rates.items() for u, v in itertools.permutations(pair)}), [
+        str(rank) for rank in range(n)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "most"), [(range(40), 8), pytest.param(range(40, 2000), 12, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_random_networks(seeds: range, most: int) -> None:
+    """The bound is that of brute force over all cuts, its witness has this ratio, and trees reach it."""
+    for seed in seeds:
+        topology, places = random_network(random.Random(seed), most)
+        graph = FlowGraph.of(topology, places)
+        bound = by_cut("all_gather", graph)
+        assert bound.rate == brute_force(graph) * len(places) * graph.unit, seed
+        out = sum(topology.link(*link.split("->")).bandwidth for link in bound.links)
+        assert Fraction(out, sum(place in bound.devices for place in places)) * len(places) == bound.rate, seed
+        plan = plan_of("all_gather", topology, places)
+        assert plan.rate == bound.rate, seed
+        simcoll.prove(plan.schedule(2), "full")
+
+
+@names([oracle for oracle in QUICK if oracle["ranks"] <= 9])
+def test_every_collective_reaches_its_bound(oracle: dict[str, Any]) -> None:
+    """Schedules are proved, use only links that exist, and load none beyond the bound; plans of few steps are right."""
+    topology, places = of(oracle)
+    for collective in COLLECTIVES:
+        plan = plan_of(collective, topology, places, root=1)
+        schedule = plan.schedule(3)
+        simcoll.prove(schedule, "full")
+        assert rate_of(schedule, topology, places) == plan.bound.rate
+        assert load_of(schedule, topology, places).any()
+        few = plan_of(collective, topology, places, root=1, few_steps=True)
+        simcoll.prove(few.schedule(1), "full")
+        assert few.rate <= plan.bound.rate
+
+
+def simulated(topology: simcoll.Topology, collective: str, size: int = SIZE, **keys: Any) -> Any:
+    """Return the row of a synthesised schedule under `ideal`."""
+    asked = {
+        "topology": topology,
+        "collective": collective,
+        "algorithm": "synthesized",
+        "size": size,
+        "profile": "ideal",
+    }
+    (row,) = simcoll.run(asked | keys)
+    assert row["status"] == "ok"
+    return row
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "all_reduce"])
+@names([*(oracle for oracle in QUICK if oracle["name"] in ("2x4-nic", "star8-slow", "asym5")),
+        *(pytest.param(oracle, marks=pytest.mark.long) for oracle in BALANCED)])  # fmt: skip
+def test_simulated_time_is_near_the_optimum(oracle: dict[str, Any], collective: str) -> None:
+    """The simulated time is at least the bound, and at most 1 + height / pieces times the bound."""
+    topology, places = of(oracle)
+    plan = plan_of(collective, topology, places)
+    took_us, least_us = simulated(topology, collective)["time_us"], plan.bound.time_ps(SIZE) / 1e6
+    assert least_us <= took_us <= least_us * (1 + plan.height / plan.pieces(SIZE)) * 1.001
+
+
+def test_more_bandwidth_never_lowers_the_bound_and_scale_scales_it() -> None:
+    """More bandwidth never lowers the bound, and other names of ranks change nothing."""
+    draw = random.Random(7)
+    for _ in range(30):
+        topology, places = random_network(draw, 9)
+        links = {ends: int(rate) // 10**9 for ends, rate in zip(topology.links, topology.bandwidths, strict=True)}
+        rate = bound_of("all_gather", topology, places).rate
+        wider = links | {ends: 2 * links[ends] for ends in draw.sample(sorted(links), 1)}
+        assert bound_of("all_gather", network(wider), places).rate >= rate
+        assert (
+            bound_of("all_gather", network({ends: 3 * width for ends, width in links.items()}), places).rate == 3 * rate
+        )
+        order = draw.sample(places, len(places))
+        assert bound_of("all_gather", topology, order).rate == rate
+
+
+def test_few_trees_lose_and_say_so() -> None:
+    """One tree a root is slower on a DGX-1, by the share that the plan says."""
+    topology, places = of(next(oracle for oracle in ORACLES if oracle["name"] == "dgx1"))
+    plan = plan_of("all_gather", topology, places, max_trees=1)
+    simcoll.prove(plan.schedule(1), "full")
+    assert plan.loss == pytest.approx(1 - 133.3333 / 171.4286, abs=1e-4)
+
+
+def test_an_unbalanced_switch_is_balanced() -> None:
+    """Switches that only copy what they get cannot send more than that: a star with 10 GB/s up and 50 GB/s down."""
+    links = {(str(rank), "s"): 10 for rank in range(8)} | {("s", str(rank)): 50 for rank in range(8)}
+    topology, places = network(links), [str(rank) for rank in range(8)]
+    bound = bound_of("all_gather", topology, places)
+    assert (bound.kind, bound.rate) == ("lp", Fraction(80, 7) * 10**9)
+    assert plan_of("all_gather", topology, places).rate == bound.rate
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """Points without a schedule raise RefusedError."""
+    topology = network({("0", "1"): 1, ("1", "0"): 1, ("1", "2"): 1, ("2", "1"): 1})
+    with pytest.raises(RefusedError, match="two ranks"):
+        plan_of("all_gather", topology, ["0"])
+    with pytest.raises(RefusedError, match="barrier"):
+        plan_of("barrier", topology, ["0", "1"])
+    with pytest.raises(RefusedError, match="several ranks"):
+        plan_of("all_gather", topology, ["0", "0"])
+
+
+def test_small_sizes_take_few_steps() -> None:
+    """A small all_reduce on a star takes two steps."""
+    topology, _ = of(next(oracle for oracle in ORACLES if oracle["name"] == "star8"))
+    assert simulated(topology, "all_reduce", 1024)["steps"] == 2
+    assert json.dumps(simulated(topology, "all_reduce", 1024)["algorithm"]) == '"synthesized"'
