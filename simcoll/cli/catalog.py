@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -119,12 +119,36 @@ def show(
     """Show the transfers, counts and data of an algorithm."""
     from simcoll.formats.schedules import schedule_json
     from simcoll.report import schedule_view
+    from simcoll.schedule import values as work
 
     if op is not None and values is None and animate is None:
         raise InputError("--op is the operator of --values", "add --values random, or leave out --op")
-    views = _Views(data, diagram, values, op, step, animate, as_json)
+
+    def shown(schedule: Schedule) -> str:
+        """Return what is asked for of a schedule, as text or JSON."""
+        if step is not None and step >= schedule.n_steps:
+            raise InputError(f"--step: there is no step {step}", f"the schedule has {schedule.n_steps}, the first is 0")
+        of_step = schedule if step is None else schedule.only(step)
+        operator = work.operator(schedule.collective, op)
+        given = "random" if values in (None, "random") else _json(values or "", "--values")
+        if animate:
+            from simcoll.report.plot.animation import animate as draw
+
+            draw(schedule, work.worked(schedule, given, op), operator, animate)
+            print(f"drawn: {animate}", file=sys.stderr)
+        if as_json:
+            held = [] if values is None else work.states(schedule, given, op)
+            chosen = held if step is None else held[step : step + 2]
+            return schedule_json.dump(of_step, **({"states": chosen} if chosen else {}))
+        parts = [schedule_view.data(schedule)] if data else []
+        if values is not None:
+            parts.append(schedule_view.values(schedule, work.worked(schedule, given, op), operator, step))
+        if diagram:
+            parts.append(schedule_view.diagram(of_step))
+        return f"{schedule_view.counts_line(schedule)}\n" + ("\n\n".join(parts) or str(of_step))
+
     if schedule_json.is_file(name):
-        print(_shown(schedule_json.read(name), views))
+        print(shown(schedule_json.read(name)))
         return
     schedule_view.find(name)
     if ranks is None:
@@ -132,14 +156,8 @@ def show(
     numbers = counts(ranks, "--ranks", "ranks", "write e.g. 8 or 2,4,8")
     if not 0 <= root < min(numbers):
         raise InputError(f"--root: there is no rank {root} among {min(numbers)} ranks", f"give 0 … {min(numbers) - 1}")
-    one = {
-        "--data": data,
-        "--diagram": diagram,
-        "--values": values,
-        "--step": step,
-        "--groups": groups,
-        "--animate": animate,
-    }
+    one = {"--data": data, "--diagram": diagram, "--values": values, "--step": step, "--groups": groups,
+           "--subgroups": subgroups, "--animate": animate}  # fmt: skip
     if len(numbers) > 1 and (given := [option for option, value in one.items() if value not in (None, False)]):
         raise InputError(f"{given[0]} is for a schedule of one number of ranks", "give --ranks one number")
     for n in numbers:
@@ -148,49 +166,8 @@ def show(
         print(schedule_view.count_table(name, schedule_view.count_rows(name, numbers)))
         return
     parts = {"groups": _groups(groups, "--groups"), "subgroups": _groups(subgroups, "--subgroups")}
-    documents = [_shown(schedule_view.build(name, n, root, **parts), views) for n in numbers]
+    documents = [shown(schedule_view.build(name, n, root, **parts)) for n in numbers]
     print(documents[0] if len(documents) == 1 else f"[{', '.join(documents)}]")
-
-
-class _Views(NamedTuple):
-    """The options that say what `show` shows of a schedule."""
-
-    data: bool
-    diagram: bool
-    values: str | None
-    op: str | None
-    step: int | None
-    animate: Path | None
-    as_json: bool
-
-
-def _shown(schedule: Schedule, views: _Views) -> str:
-    from simcoll.formats.schedules import schedule_json
-    from simcoll.report import schedule_view
-    from simcoll.schedule import values
-
-    step = views.step
-    if step is not None and step >= schedule.n_steps:
-        raise InputError(f"--step: there is no step {step}", f"the schedule has {schedule.n_steps}, the first is 0")
-    op = values.operator(schedule.collective, views.op)
-    given = "random" if views.values in (None, "random") else _json(views.values, "--values")
-    of_step = schedule if step is None else schedule.only(step)
-    if views.animate:
-        from simcoll.report.plot.animation import animate
-
-        animate(schedule, values.worked(schedule, given, views.op), op, views.animate)
-        print(f"drawn: {views.animate}", file=sys.stderr)
-    if views.as_json:
-        held = [] if views.values is None else values.states(schedule, given, views.op)
-        chosen = held if step is None else held[step : step + 2]
-        return schedule_json.dump(of_step, **({"states": chosen} if chosen else {}))
-    states = [] if views.values is None else values.worked(schedule, given, views.op)
-    shown = [
-        *([schedule_view.data(schedule)] if views.data else []),
-        *([schedule_view.values(schedule, states, op, step)] if states else []),
-        *([schedule_view.diagram(of_step)] if views.diagram else []),
-    ]
-    return f"{schedule_view.counts_line(schedule)}\n" + ("\n\n".join(shown) or str(of_step))
 
 
 def _json(text: str, option: str) -> Any:

@@ -32,6 +32,7 @@ from simcoll.workload.workload_keys import Operations, OperationSpec
 
 PROBED: Final = 4  # ranks of each group with which larger groups are tried: do they delay each other?
 PROBE: Final = 2**22  # bytes of this call
+MOST_JOINT: Final = 100_000  # operations of the ranks of a stage, times ranks, up to which all ranks are simulated
 WHOLE: Final = 64  # nodes of the largest machine of which all links are built
 RAILS: Final = 32  # nodes of a leaf switch on rails
 TREE: Final = 4  # nodes of a leaf switch of a fat tree
@@ -154,7 +155,7 @@ class TrainingPrediction(Prediction):
         return step_of(self.scenario)
 
     @property
-    def nodes(self) -> int:  # type: ignore[override]  # of a large machine only a part is built
+    def nodes(self) -> int:  # of a large machine only a part is built
         """Return the number of nodes that the ranks are on."""
         return len(np.unique(self.times.nodes))
 
@@ -262,6 +263,9 @@ def predict_all_ranks(scenario: Scenario, topology: Topology | None, costs: Cost
     memory = memory_of(planner)
     check_memory(planner, memory)
     steps = planner.planned()
+    if len(steps.operations) * len(times.places) > MOST_JOINT:
+        problem = f"the joint simulation of all {len(times.places)} ranks has too many operations"
+        raise wrong("workload", problem, "ask for fewer ranks, or leave out `shortcuts: off` and --trace")
     found = predict_plan(scenario, topology, costs, on_all_ranks(planner, steps))
     return replace(
         found,

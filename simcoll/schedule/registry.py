@@ -108,7 +108,6 @@ class Algorithm:
     steps: Steps
     chunks: Callable[[Request], int] = one_chunk
     pipelined: bool = False
-    messages: str = ""
     cost: str = ""
     cost_for: Callable[[int], bool] = lambda n: True
     needs_agent: bool = False
@@ -129,6 +128,12 @@ class Algorithm:
             return None
         alphas, betas = (_value(self.cost, n=n, alpha=alpha, beta=1 - alpha, m=Fraction(1)) for alpha in (1, 0))
         return int(alphas), betas
+
+    @property
+    def messages(self) -> str:
+        """The number of messages of n ranks without options, as a formula; empty for an algorithm without one."""
+        whose = f"{self.collective}/{self.name}"
+        return next((form for form, names in _MESSAGES.items() if whose in names.split()), "")
 
     def messages_of(self, n: int) -> int | None:
         """Return the number of messages of n ranks by the formula `messages`; None without one."""
@@ -204,6 +209,21 @@ class Algorithm:
             raise ScheduleError(said, f"{file}:{line if wrong or not raised else raised[-1]}") from error
 
 
+_MESSAGES: Final = {  # formulas, and the algorithms of textbooks that have so many messages
+    "1": "send_recv/direct",
+    "n": "send_recv/ring",
+    "n - 1": "gather/direct gather/binomial scatter/direct scatter/binomial reduce/naive reduce/chain reduce/binomial "
+    "broadcast/naive broadcast/chain broadcast/binomial",
+    "2 * (n - 1)": "all_reduce/naive all_reduce/tree all_reduce/hierarchical_tree barrier/naive barrier/tree "
+    "all_gather/naive reduce_scatter/naive",
+    "4 * (n - 1)": "all_reduce/double_binary_tree",
+    "n * (n - 1)": "all_reduce/all_pairs all_reduce/ring_unchunked all_gather/direct all_gather/ring "
+    "reduce_scatter/direct reduce_scatter/ring all_to_all/direct moe_dispatch/direct moe_combine/direct",
+    "2 * n * (n - 1)": "all_reduce/ring all_reduce/two_shot",
+    "n * log2(2 * n - 1)": "barrier/dissemination all_gather/bruck all_gather/pat reduce_scatter/pat",
+}
+
+
 def _value(form: str, **names: int | Fraction) -> Fraction:
     """Return the value of a registered formula."""
     return Fraction(eval(form, {"__builtins__": {}, "log2": lambda x: x.bit_length() - 1}, names))
@@ -233,8 +253,7 @@ def register(collective: str, name: str, **fields: Any) -> Callable[[Steps], Ste
     """Enter a function from a `Request` to steps under `collective/name`.
 
     `fields` are keywords, none of which is needed. `chunks(request)`: number of chunks of the buffer, by default 1.
-    `pipelined`: loops over a large buffer follow one step behind. `messages`: number of messages of n ranks without
-    options, as a Python expression in `n` (and `log2`). `cost`: closed-form time of n ranks on a full mesh of
+    `pipelined`: loops over a large buffer follow one step behind. `cost`: closed-form time of n ranks on a full mesh of
     links with latency α and β time units per byte, for m bytes. It is a Python expression in `n, alpha, beta, m` (and
     `log2`, the floor of the logarithm), valid if `cost_for(n)`. `options`: the user's options and their values.
     `uses_groups`: the request's groups count. `needs_agent`: it needs a switch that reduces, or one in each group

@@ -35,6 +35,7 @@ def names(page: Path) -> str:
 RUN = [page for page in PAGES if re.search(r"^```(console|python|pycon|yaml)$", page.read_text("utf-8"), re.M)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", RUN, ids=names)
 def test_a_page_is_a_session(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -69,6 +70,16 @@ def test_a_page_is_a_session(
                 assert language == "sh", f"{language}: say in tests/house/test_docs.py how such a block is run"
     finally:
         registry.ALGORITHMS.update(known)
+
+
+def test_every_lesson_has_a_command() -> None:
+    """The page of lessons, which is run like every page, shows each collective and each operator with numbers, groups
+    with leaders, buckets, and tables of messages."""
+    text = (DOCS / "lessons.md").read_text("utf-8")
+    shown = re.findall(r"^\$ simcoll show (\w+)/.*--values", text, re.M)
+    assert {*shown} == {*registry.ALGORITHMS}
+    assert {*re.findall(r"--op (\w+)", text)} == {"sum", "prod", "min", "max", "avg"}
+    assert all(word in text for word in ("--groups", "--subgroups", "bucket_cap", "--ranks 2,4,8,16,32", "softmax"))
 
 
 def compared(console: str) -> list[str]:
@@ -130,6 +141,7 @@ def test_a_page_has_no_holes(page: Path) -> None:
     assert not re.search(r"^`{3,}\{|README\.md\) <!-- include", text, re.M)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", [Scenario, Profile], ids=lambda model: model.__name__)
 def test_every_key_has_a_meaning_and_a_page(model: type[Model]) -> None:
     """Below each field of what files hold stands its text, and a page shows the table of the model."""

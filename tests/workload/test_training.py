@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 
 import simcoll
+from simcoll.config.yaml_tree import Place, located
 from simcoll.errors import InputError
+from simcoll.explanation.training_advice import StepSearch, explained_step
+from simcoll.scenario.scenario_files import Point, points
 
 FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
 SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
 PARTS = ("compute_us", "bubble_us", "wait_us", "optimizer_us", "interference_us")
 EXPOSED = tuple(f"exposed_{dimension}_us" for dimension in ("tp", "pp", "dp", "ep", "cp"))
+
+
+def load_points(scenario: dict[str, Any]) -> list[Point]:
+    """Return the points of a scenario given as a mapping."""
+    return points(located(scenario, Place("scenario", 1, 1)))
 
 
 def step(hosts: int = 4, topology: Any = None, **keys: Any) -> Any:
@@ -125,3 +133,49 @@ def test_launching_takes_longer_where_a_pipeline_crosses_nodes() -> None:
     machines = [{"system": "hgx-h100", "nodes": nodes} for nodes in (1, 2)]
     near, far = (simcoll.run({"topology": machine, "workload": work}).rows()[0] for machine in machines)
     assert far["step_us"] > near["step_us"]  # though each replica has half of the batch
+
+
+STEP = {
+    "topology": {"system": "hgx-h100"},
+    "ranks": 4,
+    "workload": {
+        "template": "training", "model": {**SMALL, "experts": 0}, "parallel": {"tp": 2, "pp": 2, "sharding": "zero1"},
+        "batch": {"global": 4, "sequence": 1024},
+    },
+}  # fmt: skip
+
+
+def test_explain_adds_up_and_answers_what_if() -> None:
+    """The parts of `explain` are the step; a change that the answer promises gives the same time if asked for."""
+    document = explained_step(load_points(STEP)[0])
+    assert sum(part["time_us"] for part in document["parts"]) == pytest.approx(document["time_us"])
+    changed = next(each for each in document["what_if"] if each["change"] == "tp 1 in place of 2")
+    work = {**STEP["workload"], "parallel": {"tp": 1, "pp": 2, "sharding": "zero1"}}
+    assert simcoll.run({**STEP, "workload": work})[0]["step_us"] == pytest.approx(changed["time_us"])
+
+
+def test_recommend_finds_the_best_choice_that_fits() -> None:
+    """The best choice is no slower than the step asked about, all choices fit, and margins count from the best."""
+    document = StepSearch(load_points(STEP)[0]).document()
+    times = [choice["step_us"] for choice in document["choices"]]
+    assert times == sorted(times) and times[0] <= simcoll.run(STEP)[0]["step_us"]
+    assert all(choice["memory_GB"] <= choice["memory_limit_GB"] for choice in document["choices"])
+    assert [round(time / times[0] - 1, 9) for time in times] == [round(c["margin"], 9) for c in document["choices"]]
+
+
+def test_zero_shares_the_memory_of_the_kinds_it_names() -> None:
+    """ZeRO-1 divides the optimizer's state by dp, ZeRO-2 the gradients too, ZeRO-3 (FSDP) the parameters too."""
+    kinds = ("optimizer", "gradients", "parameters")
+    rows = [step(parallel={"dp": 4, "sharding": way}) for way in ("none", "zero1", "zero2", "fsdp")]
+    for shared, row in enumerate(rows):
+        for number, kind in enumerate(kinds):
+            factor = 4 if number < shared else 1
+            assert row[f"memory_{kind}_GB"] * factor == pytest.approx(rows[0][f"memory_{kind}_GB"], rel=1e-3)
+
+
+def test_a_step_that_does_not_fit_is_refused_with_what_would() -> None:
+    """70B on one GPU each is refused, with the memory that it needs; in a sweep its row says so."""
+    big = {**STEP, "workload": {**STEP["workload"], "model": "llama3-70b", "parallel": {"dp": 4}}}
+    with pytest.raises(InputError, match=r"GB of a GPU's 80 GB, [0-9]* GB for optimizer; take more tensor"):
+        simcoll.run(big)
+    assert simcoll.run({**big, "workload": {**big["workload"], "memory": "ignore"}})[0]["memory_GB"] > 1000

@@ -119,11 +119,29 @@ def _lines(axes: Axes, rows: Sequence[PlotRow], across: str) -> dict[str, Artist
     return {**entries, "computation alone": Line2D([], [], **_ALONE)}
 
 
+_TRAINING: Final = {  # parts of a training step, which add up to it
+    "compute_gemm_us": ("matrix products", "#332288"),
+    "compute_attention_us": ("attention", "#4477AA"),
+    "compute_elementwise_us": ("elementwise", "#88CCEE"),
+    "compute_launch_us": ("launches", "#BBBBBB"),
+    "interference_us": ("interference", "#777777"),
+    "optimizer_us": ("optimizer", "#AA4499"),
+    "bubble_us": ("bubble", FAINT),
+    "wait_us": ("waiting", "#DDCC77"),
+    "exposed_tp_us": ("exposed tp", "#CC3311"),
+    "exposed_pp_us": ("exposed pp", "#EE7733"),
+    "exposed_dp_us": ("exposed dp", "#CC6677"),
+    "exposed_ep_us": ("exposed ep", "#882255"),
+    "exposed_cp_us": ("exposed cp", "#661100"),
+}
+
+
 def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
     columns = ["algorithm", *separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))]
     names = [label_of(row, columns) for row in rows]
     parts = {"compute_us": ("computation", GREY), "waiting_us": ("waiting for other ranks", FAINT),
              "exposed_us": ("exposed communication", look("ring").color)}  # fmt: skip
+    parts = _TRAINING if any(row.get("mfu") is not None for row in rows) else parts
     ends, entries = np.zeros(len(rows)), dict[str, Any]()
     for column, (meaning, color) in parts.items():
         took = np.array([row.get(column) or 0.0 for row in rows])

@@ -14,7 +14,7 @@ from simcoll.schedule.steps import StepPattern, send
 ORDER = {"order": ("groups",)}
 
 
-@register("all_reduce", "all_pairs", messages="n * (n - 1)", cost="alpha + (n - 1) * beta * m", cost_for=several)
+@register("all_reduce", "all_pairs", cost="alpha + (n - 1) * beta * m", cost_for=several)
 def all_pairs(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its whole buffer to everyone: 1 step, n(n−1) messages."""
     if request.n > 1:
@@ -24,7 +24,6 @@ def all_pairs(request: Request) -> Iterator[StepPattern]:
 @register(
     "all_gather",
     "direct",
-    messages="n * (n - 1)",
     chunks=chunk_per_rank,
     cost="alpha + (n - 1) * beta * m / n",
     cost_for=several,
@@ -37,14 +36,7 @@ def direct_all_gather(request: Request) -> Iterator[StepPattern]:
         yield send(rank, others, rank)
 
 
-@register(
-    "reduce_scatter",
-    "direct",
-    messages="n * (n - 1)",
-    chunks=chunk_per_rank,
-    cost="alpha + (n - 1) * beta * m / n",
-    cost_for=several,
-)
+@register("reduce_scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several)
 def direct_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Everyone sends everyone its block to be reduced there: 1 step, n(n−1) messages."""
     rank, others = building_blocks.peers(request.n)
@@ -55,7 +47,6 @@ def direct_reduce_scatter(request: Request) -> Iterator[StepPattern]:
 @register(
     "all_reduce",
     "two_shot",
-    messages="2 * n * (n - 1)",
     chunks=chunk_per_rank,
     cost="2 * (alpha + (n - 1) * beta * m / n)",
     cost_for=several,
@@ -80,7 +71,6 @@ def _by_groups(request: Request) -> tuple[Ranks, Ranks]:
 @register(
     "all_to_all",
     "direct",
-    messages="n * (n - 1)",
     chunks=chunk_per_rank,
     cost="alpha + (n - 1) * beta * m / n",
     cost_for=several,
@@ -102,7 +92,6 @@ for _name in ("moe_dispatch", "moe_combine"):
     register(
         _name,
         "direct",
-        messages="n * (n - 1)",
         chunks=chunk_per_rank,
         cost="alpha + (n - 1) * beta * m / n",
         cost_for=several,
@@ -111,15 +100,7 @@ for _name in ("moe_dispatch", "moe_combine"):
     )(direct_all_to_all)
 
 
-@register(
-    "gather",
-    "direct",
-    messages="n - 1",
-    chunks=chunk_per_rank,
-    cost="alpha + beta * m / n",
-    cost_for=several,
-    library=True,
-)
+@register("gather", "direct", chunks=chunk_per_rank, cost="alpha + beta * m / n", cost_for=several, library=True)
 def direct_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its block to the root: 1 step, n−1 messages."""
     others = building_blocks.rooted(request.n, request.root)[1:]
@@ -128,13 +109,7 @@ def direct_gather(request: Request) -> Iterator[StepPattern]:
 
 
 @register(
-    "scatter",
-    "direct",
-    messages="n - 1",
-    chunks=chunk_per_rank,
-    cost="alpha + (n - 1) * beta * m / n",
-    cost_for=several,
-    library=True,
+    "scatter", "direct", chunks=chunk_per_rank, cost="alpha + (n - 1) * beta * m / n", cost_for=several, library=True
 )
 def direct_scatter(request: Request) -> Iterator[StepPattern]:
     """The root sends everyone its block in turn: 1 step, n−1 messages."""
@@ -143,7 +118,7 @@ def direct_scatter(request: Request) -> Iterator[StepPattern]:
         yield send(request.root, others, others)
 
 
-@register("send_recv", "direct", messages="1", cost="alpha + beta * m", cost_for=several)
+@register("send_recv", "direct", cost="alpha + beta * m", cost_for=several)
 def direct_send_recv(request: Request) -> Iterator[StepPattern]:
     """The root sends its buffer to the next rank: 1 message."""
     if request.n > 1:

@@ -108,14 +108,7 @@ def recursive_doubling_all_gather(request: Request) -> Iterator[StepPattern]:
         yield send(core[pair], extra[pair], block)
 
 
-@register(
-    "all_gather",
-    "bruck",
-    messages="n * log2(2 * n - 1)",
-    chunks=chunk_per_rank,
-    options={"ports": ("1", "2", "3", "7")},
-    **DOUBLING,
-)
+@register("all_gather", "bruck", chunks=chunk_per_rank, options={"ports": ("1", "2", "3", "7")}, **DOUBLING)
 def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
     """Everyone sends all its blocks to the rank 1, 2, 4, … places before it: ⌈log2 n⌉ steps for any n.
 
@@ -153,13 +146,7 @@ def bruck_all_to_all(request: Request) -> Iterator[StepPattern]:
         yield send(rank, rank, n + waiting, (rank - waiting) % n)
 
 
-@register(
-    "barrier",
-    "dissemination",
-    messages="n * log2(2 * n - 1)",
-    cost="log2(2 * n - 1) * (alpha + beta * m)",
-    library=True,
-)
+@register("barrier", "dissemination", cost="log2(2 * n - 1) * (alpha + beta * m)", library=True)
 def dissemination_barrier(request: Request) -> Iterator[StepPattern]:
     """Everyone tells the rank 1, 2, 4, … places ahead who has come: ⌈log2 n⌉ steps of n messages.
 

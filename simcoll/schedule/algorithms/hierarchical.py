@@ -92,7 +92,7 @@ def hierarchical_leader(request: Request) -> Iterator[StepPattern]:
     yield from together(*(building_blocks.binomial_broadcast(group, slots) for group in groups))
 
 
-@register("all_reduce", "hierarchical_tree", messages="2 * (n - 1)", pipelined=True, uses_groups=True)
+@register("all_reduce", "hierarchical_tree", pipelined=True, uses_groups=True)
 def hierarchical_tree(request: Request) -> Iterator[StepPattern]:
     """Ranks send to the leader of their group, leaders to the first leader; the sum goes back: 4 steps; any groups."""
     groups = request.two_levels()

@@ -19,25 +19,25 @@ def _up_and_down(n: int, root: int) -> Iterator[StepPattern]:
         yield send(root, others, 0)
 
 
-@register("all_reduce", "naive", messages="2 * (n - 1)", cost="2 * alpha + n * beta * m", cost_for=several)
+@register("all_reduce", "naive", cost="2 * alpha + n * beta * m", cost_for=several)
 def naive_all_reduce(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its buffer to the root, which sends the result to everyone: 2 steps, 2(n−1) messages."""
     yield from _up_and_down(request.n, request.root)
 
 
-@register("reduce", "naive", messages="n - 1", cost="alpha + beta * m", cost_for=several)
+@register("reduce", "naive", cost="alpha + beta * m", cost_for=several)
 def naive_reduce(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its buffer to the root: 1 step, n−1 messages."""
     yield from list(_up_and_down(request.n, request.root))[:1]
 
 
-@register("broadcast", "naive", messages="n - 1", cost="alpha + (n - 1) * beta * m", cost_for=several)
+@register("broadcast", "naive", cost="alpha + (n - 1) * beta * m", cost_for=several)
 def naive_broadcast(request: Request) -> Iterator[StepPattern]:
     """The root sends its buffer to everyone in turn: 1 step, n−1 messages."""
     yield from list(_up_and_down(request.n, request.root))[1:]
 
 
-@register("barrier", "naive", messages="2 * (n - 1)", cost="2 * alpha + n * beta * m", cost_for=several)
+@register("barrier", "naive", cost="2 * alpha + n * beta * m", cost_for=several)
 def naive_barrier(request: Request) -> Iterator[StepPattern]:
     """Everyone reports to rank 0, which releases everyone: 2 steps, 2(n−1) messages."""
     yield from _up_and_down(request.n, 0)
@@ -46,7 +46,6 @@ def naive_barrier(request: Request) -> Iterator[StepPattern]:
 @register(
     "all_gather",
     "naive",
-    messages="2 * (n - 1)",
     chunks=chunk_per_rank,
     cost="2 * alpha + ((n - 1) ** 2 + 1) * beta * m / n",
     cost_for=lambda n: n > 2,
@@ -60,12 +59,7 @@ def naive_all_gather(request: Request) -> Iterator[StepPattern]:
 
 
 @register(
-    "reduce_scatter",
-    "naive",
-    messages="2 * (n - 1)",
-    chunks=chunk_per_rank,
-    cost="2 * alpha + (2 * n - 1) * beta * m / n",
-    cost_for=several,
+    "reduce_scatter", "naive", chunks=chunk_per_rank, cost="2 * alpha + (2 * n - 1) * beta * m / n", cost_for=several
 )
 def naive_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Everyone sends its buffer to rank 0, which sends everyone its reduced block: 2 steps, 2(n−1) messages."""

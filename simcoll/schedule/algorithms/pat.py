@@ -34,15 +34,7 @@ def _rounds(request: Request) -> Iterator[tuple[int, Ranks]]:
         yield distance, np.arange(behind - distance, request.n - distance, apart)
 
 
-@register(
-    "all_gather",
-    "pat",
-    messages="n * log2(2 * n - 1)",
-    chunks=chunk_per_rank,
-    rotation=around,
-    options=AGGREGATION,
-    **DOUBLING,
-)
+@register("all_gather", "pat", chunks=chunk_per_rank, rotation=around, options=AGGREGATION, **DOUBLING)
 def pat_all_gather(request: Request) -> Iterator[StepPattern]:
     """Each block goes down a binomial tree of its own, to distant ranks first: ⌈log2 n⌉ steps for any n.
 
@@ -53,15 +45,7 @@ def pat_all_gather(request: Request) -> Iterator[StepPattern]:
         yield send(rank, (rank + distance) % request.n, (rank - come) % request.n)
 
 
-@register(
-    "reduce_scatter",
-    "pat",
-    messages="n * log2(2 * n - 1)",
-    chunks=chunk_per_rank,
-    rotation=around,
-    options=AGGREGATION,
-    **DOUBLING,
-)
+@register("reduce_scatter", "pat", chunks=chunk_per_rank, rotation=around, options=AGGREGATION, **DOUBLING)
 def pat_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """The trees of the all-gather `pat` in reverse; each rank adds its own block: ⌈log2 n⌉ steps for any n."""
     rank = np.arange(request.n)[:, None]

@@ -42,7 +42,7 @@ _SLICED: Final[dict[str, Any]] = {
 }
 
 
-@register("all_reduce", "ring", messages="2 * n * (n - 1)", cost="2 * (n - 1) * (alpha + beta * m / n)", **_SLICED)
+@register("all_reduce", "ring", cost="2 * (n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_all_reduce(request: Request) -> Iterator[StepPattern]:
     """A ring reduce-scatter, then a ring all-gather: 2(n−1) steps, in which each rank sends one chunk."""
     yield from building_blocks.ring_all_reduce(np.arange(request.n), _slots(request))
@@ -56,7 +56,7 @@ def bidirectional_ring(request: Request) -> Iterator[StepPattern]:
     yield from together(building_blocks.ring_all_reduce(ranks, ranks), back)
 
 
-@register("all_reduce", "ring_unchunked", messages="n * (n - 1)", cost="(n - 1) * (alpha + beta * m)")
+@register("all_reduce", "ring_unchunked", cost="(n - 1) * (alpha + beta * m)")
 def ring_unchunked(request: Request) -> Iterator[StepPattern]:
     """Each rank passes on whole buffers n−1 times, and adds each buffer that it receives.
 
@@ -70,19 +70,19 @@ def ring_unchunked(request: Request) -> Iterator[StepPattern]:
         yield join(passed, send(rank, rank, 1, 0, reduce=True)) if s else passed
 
 
-@register("all_gather", "ring", messages="n * (n - 1)", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
+@register("all_gather", "ring", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_all_gather(request: Request) -> Iterator[StepPattern]:
     """Every block goes around the ring: n−1 steps, in which each rank sends one block."""
     yield from building_blocks.ring_all_gather(np.arange(request.n), _slots(request))
 
 
-@register("reduce_scatter", "ring", messages="n * (n - 1)", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
+@register("reduce_scatter", "ring", cost="(n - 1) * (alpha + beta * m / n)", **_SLICED)
 def ring_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Every block goes around the ring to its rank, and each rank adds its own: n−1 steps of one block a rank."""
     yield from building_blocks.ring_reduce_scatter(np.arange(request.n), _slots(request))
 
 
-@register("reduce", "chain", messages="n - 1", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
+@register("reduce", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_reduce(request: Request) -> Iterator[StepPattern]:
     """The sum goes from rank to rank, from the one behind the root on to the root: n−1 steps, pipelined."""
     order = np.roll(building_blocks.rooted(request.n, request.root), -1)
@@ -90,7 +90,7 @@ def chain_reduce(request: Request) -> Iterator[StepPattern]:
         yield send(sender, receiver, 0, reduce=True)
 
 
-@register("broadcast", "chain", messages="n - 1", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
+@register("broadcast", "chain", pipelined=True, cost="(n - 1) * (alpha + beta * m)", library=True)
 def chain_broadcast(request: Request) -> Iterator[StepPattern]:
     """The buffer goes from the root to the next rank, and so on: n−1 steps, pipelined."""
     order = building_blocks.rooted(request.n, request.root)
@@ -98,7 +98,7 @@ def chain_broadcast(request: Request) -> Iterator[StepPattern]:
         yield send(sender, receiver, 0)
 
 
-@register("send_recv", "ring", messages="n", cost="alpha + beta * m", cost_for=building_blocks.several, library=True)
+@register("send_recv", "ring", cost="alpha + beta * m", cost_for=building_blocks.several, library=True)
 def ring_send_recv(request: Request) -> Iterator[StepPattern]:
     """Every rank sends its buffer to the next, as nccl-tests' sendrecv: 1 step, n messages."""
     rank = np.arange(request.n)

@@ -22,14 +22,7 @@ def _through_heap(n: int) -> Iterator[StepPattern]:
     yield from building_blocks.tree_broadcast(parent, 0)
 
 
-@register(
-    "all_reduce",
-    "tree",
-    messages="2 * (n - 1)",
-    pipelined=True,
-    cost="log2(n) * (2 * alpha + 3 * beta * m)",
-    cost_for=_perfect,
-)
+@register("all_reduce", "tree", pipelined=True, cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
 def tree_all_reduce(request: Request) -> Iterator[StepPattern]:
     """The sum goes up a binary tree to rank 0, the result comes down: 2⌊log2 n⌋ steps of the whole buffer.
 
@@ -38,21 +31,13 @@ def tree_all_reduce(request: Request) -> Iterator[StepPattern]:
     yield from _through_heap(request.n)
 
 
-@register("barrier", "tree", messages="2 * (n - 1)", cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
+@register("barrier", "tree", cost="log2(n) * (2 * alpha + 3 * beta * m)", cost_for=_perfect)
 def tree_barrier(request: Request) -> Iterator[StepPattern]:
     """Reports go up a binary tree to rank 0, the release comes down: 2⌊log2 n⌋ steps."""
     yield from _through_heap(request.n)
 
 
-@register(
-    "all_reduce",
-    "double_binary_tree",
-    messages="4 * (n - 1)",
-    chunks=lambda request: 2,
-    pipelined=True,
-    library=True,
-    chunks_apart=True,
-)
+@register("all_reduce", "double_binary_tree", chunks=lambda request: 2, pipelined=True, library=True, chunks_apart=True)
 def double_binary_tree(request: Request) -> Iterator[StepPattern]:
     """Each half of the data has its own binary tree; leaves of one are inner ranks of the other: 2⌈log2 n⌉ steps.
 
@@ -96,33 +81,26 @@ def _chained(groups: Sequence[Sequence[int]], across: Ranks) -> Ranks:
     return parent
 
 
-@register("reduce", "binomial", messages="n - 1", pipelined=True, cost="log2(n) * (alpha + beta * m)")
+@register("reduce", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)")
 def binomial_reduce(request: Request) -> Iterator[StepPattern]:
     """The sum goes up a binomial tree to the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from building_blocks.binomial_reduce(building_blocks.rooted(request.n, request.root), 0)
 
 
-@register(
-    "broadcast",
-    "binomial",
-    messages="n - 1",
-    pipelined=True,
-    cost="log2(n) * (alpha + beta * m)",
-    cost_for=power_of_two,
-)
+@register("broadcast", "binomial", pipelined=True, cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
 def binomial_broadcast(request: Request) -> Iterator[StepPattern]:
     """The buffer goes down a binomial tree from the root: ⌈log2 n⌉ steps, n−1 messages."""
     yield from building_blocks.binomial_broadcast(building_blocks.rooted(request.n, request.root), 0)
 
 
-@register("gather", "binomial", messages="n - 1", chunks=chunk_per_rank, **DOUBLING)
+@register("gather", "binomial", chunks=chunk_per_rank, **DOUBLING)
 def binomial_gather(request: Request) -> Iterator[StepPattern]:
     """Blocks go up a binomial tree; each rank sends the blocks of all ranks below it: ⌈log2 n⌉ steps."""
     for child, parent, block in _binomial_levels(request):
         yield send(child, parent, block)
 
 
-@register("scatter", "binomial", messages="n - 1", chunks=chunk_per_rank, **DOUBLING)
+@register("scatter", "binomial", chunks=chunk_per_rank, **DOUBLING)
 def binomial_scatter(request: Request) -> Iterator[StepPattern]:
     """Blocks go down a binomial tree; each rank gets the blocks of all ranks below it: ⌈log2 n⌉ steps."""
     for child, parent, block in reversed(list(_binomial_levels(request))):
