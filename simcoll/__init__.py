@@ -14,7 +14,7 @@ __version__ = "0.2.0"
 __all__ = [
     "Link", "Point", "Prediction", "Reply", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step",
     "Sweep", "Topology", "Transfer", "Worked", "build", "calibrate", "compare", "diagnose", "explain", "export", "load",
-    "measure", "predict", "prove", "recommend", "register", "run", "send", "show", "states",
+    "measure", "predict", "prove", "recommend", "register", "run", "send", "show", "states", "synthesize",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # what type checkers know of these names

@@ -22,6 +22,7 @@ from simcoll.api.questions import predict as predict
 from simcoll.api.questions import recommend as recommend
 from simcoll.api.questions import run as run
 from simcoll.api.questions import show as show
+from simcoll.api.questions import synthesize as synthesize
 from simcoll.api.results import Reply as Reply
 from simcoll.api.results import Results as Results
 from simcoll.api.results import Worked as Worked

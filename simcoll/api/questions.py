@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from simcoll.api.results import Reply, Results, Worked
+from simcoll.api.results import MadeSchedule, Reply, Results, Worked
 from simcoll.api.sweeps import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
@@ -177,6 +177,32 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
     found = [question.document() for question in questions]
     text = recommendation_text.text(found, questions)
     return Reply({"schema": SCHEMA, "recommendations": found}, of_recommendations(found), text)
+
+
+@_question
+def synthesize(collective: str, /, *, max_trees: int = 0, **keys: Any) -> MadeSchedule:
+    """Make a schedule that uses a network as well as its bound allows, and return it with the bound and the proofs.
+
+    `keys` are keys of a scenario. Without them the size is 1 GiB and the profile `ideal`. `max_trees` limits the trees
+    of a root. Raises InputError for wrong keys and several points, RefusedError if no schedule can be made.
+
+    >>> ring = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1 us"}}
+    >>> made = synthesize("all_gather", topology=ring, size="1 MiB")
+    >>> made["bound_kind"], made["proved"], made.schedule.n
+    ('cut', True, 4)
+    """
+    from simcoll.explanation.synthesis import of_scenario
+    from simcoll.report import synthesis_text
+
+    start = {"collective": collective, "algorithm": "synthesized", "size": "1 GiB", "profile": "ideal"}
+    points = points_of(start, keys)
+    if len(points) != 1:
+        raise InputError(f"{len(points)} points are given, and one schedule is made at a time", "give one of each key")
+    with points[0].placing():
+        made = of_scenario(points[0].scenario, max_trees)
+    reply = MadeSchedule(made.document(), synthesis_text.verdict(made), synthesis_text.text(made))
+    reply.schedule = made.schedule
+    return reply
 
 
 @_question

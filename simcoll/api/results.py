@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, SupportsIndex, overload
 
 from simcoll.errors import InputError, SimcollError
 from simcoll.prediction.result_rows import COLUMNS, ResultRow, dotted, to_csv, write_atomically
+from simcoll.schedule.schedule import Schedule
 from simcoll.units import unboxed
 
 if TYPE_CHECKING:
@@ -231,6 +232,12 @@ class Worked(Reply):
         if self.svg is None:
             return super()._repr_html_()
         return f'<img alt="" src="data:image/svg+xml;base64,{b64encode(self.svg).decode("ascii")}">'
+
+
+class MadeSchedule(Reply):
+    """The reply of `synthesize`: the document, and the `schedule` that was made."""
+
+    schedule: Schedule
 
 
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:

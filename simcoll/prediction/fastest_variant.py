@@ -23,6 +23,7 @@ from simcoll.engine.link_usage import connected_flows
 from simcoll.engine.program import Program
 from simcoll.engine.run import Policy, StreamedProgram, makespan_ps, run
 from simcoll.engine.timing_model import NEVER, PS_PER_S, Index
+from simcoll.errors import TopologyError
 from simcoll.formats.schedules import schedule_json
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor
@@ -154,8 +155,16 @@ def _quickest(scenario: Scenario, links: _RatedAndShown, network: Topology, plac
             loads[key] = _Load(lambda: program(way._replace(model=own.model_copy(update={"chunk": WHOLE}))).bind())
         return loads[key]
 
+    def need_ps(way: _Variant) -> int:
+        """Return the time that the busiest link needs; NEVER if a pair of ranks that exchange data has no route."""
+        try:
+            return load(way).need_ps
+        except TopologyError:
+            return NEVER
+
     best: tuple[int, int] | None = None  # time in ps and place in the list
-    for number, way in sorted(enumerate(ways), key=lambda numbered: (load(numbered[1]).need_ps, numbered[0])):
+    needs = sorted((need_ps(way), number) for number, way in enumerate(ways))
+    for number, way in [(number, ways[number]) for need, number in needs if need < NEVER or need == needs[0][0]]:
         asks = load(way)
         if best is None or (asks.need_ps <= best[0] and asks.solved(way.model.chunk or WHOLE) <= MOST_SOLVED):
             took = makespan_ps(program(way), until=best[0] if best else NEVER), number
@@ -239,8 +248,12 @@ def _equal_links(network: Topology) -> bool:
 
 
 def _on_the_way(network: Topology, places: Sequence[str]) -> int:
-    """Return the bytes in flight on the full route from the first rank to the last: bandwidth times latency."""
-    route = list(network.route(places[0], places[-1]))
+    """Return the bytes in flight on the full route from the first rank to the last: bandwidth times latency. Without
+    such a route return the least that any route may have."""
+    try:
+        route = list(network.route(places[0], places[-1]))
+    except TopologyError:
+        route = [int(np.argmin(network.latencies * (network.bandwidths / PS_PER_S)))]
     seconds = int(network.latencies[route].sum()) / PS_PER_S
     return max(1, round(seconds * int(network.bandwidths[route].min())))
 
@@ -349,8 +362,10 @@ class RepresentativeCopy(PlainCall):
     def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
         """Return the schedule, and for each pair of ranks that communicate: sender, receiver, number of chunks."""
         schedule = written_out(source_of(self.scenario, self.rated, self.places).source)
-        pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
-        pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
+        apart = schedule.src != schedule.dst
+        pairs = schedule.src[apart].astype(np.int64) * schedule.participants + schedule.dst[apart]
+        pairs, number = np.unique(pairs, return_inverse=True)
+        chunks = np.bincount(number, schedule.count[apart]).astype(np.int64)
         return schedule, (*np.divmod(pairs, schedule.participants), chunks)
 
     @cached_property

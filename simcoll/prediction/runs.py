@@ -116,7 +116,7 @@ def _ran(call: PlainCall, keep: Keep) -> _RanCall:
     whole, proof = program_of(point, network, call.places)
 
     def make() -> Program:
-        return call.struck(whole.bind(), point.striking)
+        return call.struck(whole.bind(), point.striking) if point.striking else whole.bind()
 
     try:
         program = None if _may_be_long(whole, point) else make()
@@ -186,13 +186,14 @@ def _together(ran: Sequence[_RanCall]) -> Totals:
 
 
 def _quickest(options: Sequence[Scenario], topology: Topology | None, costs: CostSetting, keep: Keep) -> CallPrediction:
-    """Return the prediction of the fastest of the `options`; options that raise RefusedError are left out."""
+    """Return the prediction of the fastest of the `options`. Options that are refused are left out, and those that need
+    a route that there is not."""
     predicted: list[CallPrediction] = []
-    refused: list[RefusedError] = []
+    refused: list[RefusedError | TopologyError] = []
     for option in options:
         try:
             predicted.append(_predict_one(option, topology, costs, keep))
-        except RefusedError as error:
+        except (RefusedError, TopologyError) as error:
             refused.append(error)
     if not predicted:
         raise refused[0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simcoll.config import text_table
@@ -33,11 +35,12 @@ def answer(document: Mapping[str, Any]) -> Answer:
     said, text = (of_diagnosis, diagnosis_text) if of_table else (sentence, triage_text)
     commands = document.get("commands", ())
     measure = ["", "# measure, and give all outputs to simcoll diagnose:", *commands] if commands else []
-    return Answer(said(document), "\n".join([text(dict(document)), *measure]))
+    return Answer(said(document if of_table else _shortened(document)), "\n".join([text(dict(document)), *measure]))
 
 
 def triage_text(document: Mapping[str, Any]) -> str:
     """Return the text of a diagnosis: within twelve lines what, where, how sure, what next; then the evidence."""
+    document = _shortened(document)
     lines = [wrapped(sentence(document), "  ")]
     place = [f"{name} {document['where'][name]}" for name in _PLACES if (document["where"] or {}).get(name) is not None]
     if document["verdict"] == "finding":
@@ -54,6 +57,22 @@ def triage_text(document: Mapping[str, Any]) -> str:
     lines += _listed("not read", document["unread"])
     lines += _of_recorded(document["recorded"]) if "recorded" in document else []
     return text_table.remarks_wrapped("\n".join(lines))
+
+
+def _shortened(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with names of files relative to the folder that they all are in."""
+    names = {name for every in document["files"].values() for name in every}
+    alike = len({Path(name).is_absolute() for name in names}) == 1
+    folder = os.path.commonpath([str(Path(name).parent) for name in names]) if alike else ""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, list):
+            return [short(each) for each in value]
+        if isinstance(value, dict):
+            return {key: short(each) for key, each in value.items()}
+        return os.path.relpath(value, folder) if isinstance(value, str) and value in names else value
+
+    return {key: short(value) for key, value in document.items()} if folder else dict(document)
 
 
 def _of_recorded(recorded: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simcoll.config.lru import LruCache
-from simcoll.errors import RefusedError
+from simcoll.errors import RefusedError, TopologyError
 from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Ints
 from simcoll.synthesis import linear_programs
@@ -367,8 +367,7 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
     routes, number = list[tuple[str, ...]](), dict[Way, int]()
     for way in dict.fromkeys(move.way for move in moves):
         names = tuple(graph.names[vertex] for vertex in way)
-        usual = [topology.links[link] for link in topology.route(names[0], names[-1])]
-        own = usual != list(itertools.pairwise(names))
+        own = _usual(topology, names[0], names[-1]) != list(itertools.pairwise(names))
         number[way] = len(routes) if own else -1
         routes += [names] * own
     route = np.array([number[move.way] for move in moves])
@@ -389,6 +388,14 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
         routes=tuple(routes),
         **fields,
     )
+
+
+def _usual(topology: Topology, src: str, dst: str) -> list[tuple[str, str]]:
+    """Return the hops of the network's own route; empty if there is none."""
+    try:
+        return [topology.links[link] for link in topology.route(src, dst)]
+    except TopologyError:
+        return []
 
 
 def _few_steps(best: Plan) -> Plan:

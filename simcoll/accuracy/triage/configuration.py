@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from simcoll.accuracy.triage.findings import Confidence, Evidence, Finding, Where
+from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.formats.debug_logs.log_facts import LogFacts, Source
 from simcoll.formats.debug_logs.log_lines import VARIABLE
 from simcoll.nccl.environment import NcclEnv
-from simcoll.topology.machine_files import SystemFile, shipped_systems
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.machine_files import SystemFile
 
 # Of GPUs without GPUDirect RDMA or P2P by design, and of machines whose network is sockets.
 _PLAIN_GPUS: Final = ("GeForce", "RTX 30", "RTX 40", "RTX 20", "T4", "GB10")
@@ -57,7 +57,7 @@ class Setting:
 def settings(facts: LogFacts, machine: str | None) -> list[Setting]:
     """Return the settings that a log shows, in the order in which they are asked about: environment, network, GPUDirect
     RDMA, links within a node, NICs, NVLS, channels and choices."""
-    system = load_system(machine) if machine in shipped_systems() else None
+    system = system_of(machine)
     rules = (_unlike(facts), _sockets(facts, system), _gpudirect(facts), _within_nodes(facts), _nics(facts, system),
              _nvls(facts), _variables(facts))  # fmt: skip
     every = itertools.chain.from_iterable(rules)
@@ -180,6 +180,13 @@ def _nics(facts: LogFacts, system: SystemFile | None) -> Iterator[Setting]:
         text = f"NCCL_IB_HCA={value} leaves {most} of {system.counts['nic']} NICs of a node."
         sets = _hca(most, system)
         yield _setting("fewer nics", text, by_host.values(), sets, sure="likely", blamed=False, cure="variable")
+    elif most < (facts.local_ranks or 0):
+        named = ", ".join(facts.nics[max(counts, key=lambda each: counts[each])])
+        text = (
+            f"{facts.local_ranks} GPUs of a node share {most} NIC{'s' * (most > 1)} ({named}); expected times count it."
+        )
+        shown = [source for nics in facts.nics.values() for source in nics.values()]
+        yield _setting("shared nic", text, shown, (), sure="likely", blamed=False, cure="nic missing")
 
 
 def _hca(used: int, system: SystemFile | None) -> list[str]:

@@ -198,10 +198,10 @@ def _is_complete(facts: LogFacts) -> bool:
 
 
 def _sound(facts: LogFacts) -> str:
-    ways = ", ".join(f"{way} ({count})" for way, count in transports(facts)) or "no links shown"
+    ways = ", ".join(f"{way} ({count})" for way, count in transports(facts))
     count = max(facts.sizes.values(), default=0)
     of = f"{count} ranks" if count else "the ranks"
-    return f"Nothing in the log is wrong: {of} set up their communicator; links via {ways}."
+    return f"Nothing in the log is wrong: {of} set up their communicator{f'; links via {ways}' if ways else ''}."
 
 
 def _shown(facts: LogFacts) -> Iterator[Evidence]:

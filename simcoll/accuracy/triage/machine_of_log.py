@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from simcoll.accuracy.triage.findings import Evidence
+from simcoll.errors import InputError
 from simcoll.formats.debug_logs.log_facts import LogFacts
 from simcoll.formats.measured import gpu_names
+from simcoll.scenario import scenario_files
 from simcoll.topology.machine_files import SystemFile, shipped_systems
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import described, load_system
 
 _GOOGLE: Final = ("FasTrak", "GPUDirectTCPX", "gIB", "TCPXO")
 _COMMON: Final = ("hgx-h100", "hgx-h200", "dgx-a100", "hgx-b200", "hgx-b300")  # of machines that fit alike, the first
@@ -19,14 +21,35 @@ _COMMON: Final = ("hgx-h100", "hgx-h200", "dgx-a100", "hgx-b200", "hgx-b300")  #
 def machine_of(facts: LogFacts) -> tuple[str | None, int | None, Evidence | None]:
     """Return the shipped machine that fits a log best, the number of nodes, and the line that names its GPUs.
 
-    The machine is None if no line names GPUs that a shipped machine has.
+    If fewer ranks run on a node than it has GPUs, the machine has so many GPUs, and the NICs that the log lists. It is
+    None if no line names GPUs that a shipped machine has.
     """
     nodes = facts.nodes or len({*facts.hosts.values()}) or None
     local = facts.local_ranks or _ranks_a_node(facts)
     for name, source in facts.gpus.items():
         if (found := best_machine([name], local, networks_of(facts))) is not None:
-            return found, nodes, Evidence.of(source.file, source.line.number, source.line.full)
+            machine = _varied(found, local, max(map(len, facts.nics.values()), default=None))
+            return machine, nodes, Evidence.of(source.file, source.line.number, source.line.full)
     return None, nodes, None
+
+
+def _varied(name: str, local: int | None, nics: int | None) -> str:
+    """Return a machine as `--on` takes it, with `local` GPUs and `nics` NICs if it has more GPUs."""
+    counts = load_system(name).counts
+    if not local or local >= counts.get("gpu", 0):
+        return name
+    fewer = f", nics: {nics}" if nics and nics < counts.get("nic", 0) else ""
+    return f"{{system: {name}, gpus: {local}{fewer}}}"
+
+
+def system_of(machine: str | None) -> SystemFile | None:
+    """Return the description of a machine as `--on` takes it; None if it has none."""
+    if machine is None:
+        return None
+    try:
+        return described(scenario_files.topology_spec(machine))
+    except InputError:
+        return None
 
 
 def networks_of(facts: LogFacts) -> list[str]:

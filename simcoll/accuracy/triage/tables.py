@@ -136,8 +136,23 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     if case.notes.get("logs calls") and finding.cause in ("launch", "host"):
         text = f"{of_diagnosis(document)} The log has a line for each call; writing them takes this time."
         finding = replace(finding, role="sound", cause="healthy", text=text)
+    if finding.role == "symptom" and case.said_by is not None and not case.on and _of_nodes(document):
+        slower = f"if your NICs are slower than those of {machine}, add --on with nic_bandwidth"
+        finding = replace(finding, decides=(*finding.decides, slower))
+    shared = next((each.finding for each in settings if each.finding.cause == "shared nic"), None)
+    if shared and finding.role == "symptom":
+        shown = (*finding.evidence, *shared.evidence[:1])
+        finding = replace(finding, text=f"{finding.text} {shared.text}", evidence=shown)
     yield finding
+    for setting, under in tried[: sum(bool(setting.sets) for setting in settings)]:
+        rate = _rate(under)
+        why = f"{setting.finding.text} That predicts {rate.expected:.3g} GB/s, you measured {rate.measured:.3g}."
+        yield Finding(setting.finding.cause, why, "excluded")
     yield from (Finding(cause, why, "excluded") for cause, why in excluded.items())
+
+
+def _of_nodes(document: Mapping[str, Any]) -> bool:
+    return any((point["nodes"] or 1) > 1 for point in document["points"])
 
 
 def _tried(text: str, name: str, settings: Sequence[Setting], case: Case) -> Iterator[tuple[Setting, Document]]:

@@ -10,10 +10,9 @@ from simcoll.accuracy.triage import pairs_of_nodes, tables
 from simcoll.accuracy.triage.findings import Case, Finding
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.kinds import KINDS
+from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.errors import InputError, visible
 from simcoll.formats.debug_logs.log_lines import RANK_LIST
-from simcoll.topology.machine_files import shipped_systems
-from simcoll.topology.topology_builder import load_system
 
 SCHEMA: Final = "simcoll.diagnose/3"
 SHOWN: Final = 12  # lines of evidence in the document
@@ -61,7 +60,8 @@ def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
         return {}
     texts = [file.text() for file in files]
     hosts = dict.fromkeys(match["host"] for text in texts for match in RANK_LIST.finditer(text))
-    counts = load_system(case.machine).counts if case.machine in shipped_systems() else {}
+    system = system_of(case.machine)
+    counts = system.counts if system else {}
     nics = case.details.get("log", {}).get("nics", {})
     return {"commands": pairs_of_nodes.commands(list(hosts), counts.get("gpu", 8), next(iter(nics.values()), ()))}
 
@@ -84,7 +84,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     return {
         "verdict": "finding" if wrong else "healthy" if role == "sound" else "unknown",
         "cause": first.cause if first and wrong else None,
-        "text": first.text if first else "The files do not show whether anything is wrong.",
+        "text": " ".join(_told(chosen, wrong)) if first else "The files do not show whether anything is wrong.",
         "where": asdict(first.where) if first else None,
         "confidence": "open" if role == "echo" else first.confidence if first else None,
         "evidence": evidence[:SHOWN],
@@ -96,6 +96,11 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
         "also": [asdict(finding) for finding in others],
         "sound": [finding.text for finding in every if finding.role == "sound"],
     }  # fmt: skip
+
+
+def _told(chosen: Sequence[Finding], wrong: bool) -> list[str]:
+    """Return the text of the first finding; if nothing is wrong, of the first two kinds of sound things."""
+    return list(dict.fromkeys(finding.text for finding in chosen))[: 1 if wrong else 2]
 
 
 def _order(finding: Finding, by_time: bool) -> tuple[float, ...]:

@@ -1,17 +1,18 @@
 """Turn the recorded calls of a job into a workload: a step that runs, is explained and varied like any other.
 
 Calls keep their groups, sizes and order. The host's time between two calls becomes computation. It waits for the former
-call if that call's measured end came before the next one; else the call runs beside it.
+call if that call's measured end came before the next one, or if it receives a message; else the call runs beside it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from simcoll.config import yaml_tree
+from simcoll.config.grouping import grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.formats.recordings.events import Event, Group, Recording, What
@@ -99,8 +100,9 @@ def _step(recording: Recording, members: dict[tuple[object, ...], tuple[int, ...
     parts, counted = [], Counter[Hashable]()
     for before, event in zip([None, *events][begin:end], events[begin:end], strict=True):
         key = _key(event, members[event.group.key], counted)
-        waits = bool(before and before.took_us and _ended(before) <= event.created)
-        since = (_ended(before) if waits else before.created) if before else event.created
+        ended = before and before.took_us and _ended(before) <= event.created
+        waits = bool(ended or (before and before.what.collective == "recv"))
+        since = (_ended(before) if ended else before.created) if before else event.created
         parts.append(_Part(key, event, _ranks(event, members[event.group.key]), max(0, event.created - since), waits))
     return [part for part in parts if len(part.ranks) > 1]
 
@@ -156,7 +158,7 @@ def _operations(steps: dict[int, list[_Part]], notes: ImportLog) -> list[dict[st
                 taken |= {*part.ranks}
         together = [rank for ranks in alike for rank in ranks]
         groups = [list(heads[ranks[0]].ranks) for ranks in alike]
-        found += _call(first, groups, [heads[rank] for rank in together], len(found), last)
+        found += _call(groups, {rank: heads[rank] for rank in together}, len(found), last)
         for rank in together:
             places[rank] += 1
             last[rank] = found[-1]["name"]
@@ -172,24 +174,25 @@ def _alike(one: _Part, other: _Part) -> bool:
 
 
 def _call(
-    first: _Part, groups: list[list[int]], parts: Sequence[_Part], number: int, last: dict[int, str]
+    groups: list[list[int]], parts: Mapping[int, _Part], number: int, last: Mapping[int, str]
 ) -> list[dict[str, Any]]:
-    """Return the computation before a call, and the call."""
-    what, gap = first.event.what, round(statistics.median(part.gap for part in parts))
-    everyone = [rank for group in groups for rank in group]
-    where: dict[str, Any] = {"ranks": groups[0]} if len(groups) == 1 else {"groups": groups}
-    after = sorted({last[rank] for rank in everyone if rank in last}) if first.waits else []
-    made = []
-    if gap:
-        made.append(
-            {"name": f"host {number}", "time": f"{gap} ns", "ranks": everyone, **({"after": after} if after else {})}
-        )
-        after = [f"host {number}"]
+    """Return the computations before a call, one for senders and one for receivers, and the call."""
+    made, after, first = list[dict[str, Any]](), list[str](), next(iter(parts.values()))
+    everyone, what = [rank for group in groups for rank in group], first.event.what
+    for role, mine in grouped(parts.items(), lambda item: item[1].event.what.collective).items():
+        ranks = [rank for rank, _ in mine] if what.peers else everyone
+        before = sorted({last[rank] for rank, part in mine if part.waits and rank in last})
+        if gap := round(statistics.median(part.gap for _, part in mine)):
+            name = f"host {number + len(made)}" if len(ranks) == len(everyone) else f"host {number} {role}"
+            made.append({"name": name, "time": f"{gap} ns", "ranks": ranks, **({"after": before} if before else {})})
+            before = [name]
+        after += before
     call: dict[str, Any] = {"name": f"{what.collective} {number}", "stream": _stream(first.event.group)}
     call["collective"] = "send_recv" if what.peers else what.collective
     if call["collective"] != "barrier":
         call["size"] = f"{what.nbytes(len(groups[0])) or 1} B"
-    return [*made, {**call, **where, **({"after": after} if after else {})}]
+    call |= {"ranks": groups[0]} if len(groups) == 1 else {"groups": groups}
+    return [*made, {**call, **({"after": sorted({*after})} if after else {})}]
 
 
 def _stream(group: Group) -> str:
