@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.collectives import COLLECTIVES, NOTHING, contracts
+from simcoll.schedule.collectives import COLLECTIVES, EXCHANGES, NOTHING, contracts
 from simcoll.schedule.proof import prove
 from simcoll.schedule.schedule import Schedule
 
@@ -25,6 +25,7 @@ def script(ranks: tuple[int, ...] = RANKS) -> str:
             "algorithms": {each.name: entry(each, ranks) for each in entries.values() if not each.needs_agent},
         }
         for name, entries in registry.ALGORITHMS.items()
+        if name not in EXCHANGES[1:]  # the exchanges of experts look like all_to_all, and have no size of their own
     }
     return f"const SIMCOLL = {json.dumps(found, separators=(',', ':'))};\n"
 

@@ -27,11 +27,11 @@ def completed(*kinds: str) -> Callable[[click.Context, click.Parameter, str], li
         from simcoll.cli.convert import FORMATS
         from simcoll.config.yaml_tree import shipped
         from simcoll.scenario.profile import shipped_profiles
-        from simcoll.scenario.scenario import BY_EXPERTS
         from simcoll.scenario.scenario_files import shipped_scenarios
         from simcoll.schedule import registry
         from simcoll.schedule.collectives import COLLECTIVES
         from simcoll.topology.machine_files import shipped_systems
+        from simcoll.workload.expert_routing import BY_EXPERTS
 
         def algorithms() -> list[str]:
             asked = context.params.get("collective")

@@ -36,6 +36,12 @@ OF_CALLS: Final = {
     "memory": "time of data in the host's memory, beyond that on the links",
     "copies": "kernels that pull, with adding switches: copies to the switch's buffer and back",
     "hop": "a hop of NCCL's protocol: until the next rank can go on",
+    "kernel": "a kernel of DeepEP without tokens",
+    "counts": "low-latency kernels: a count for each expert",
+    "tokens": "low-latency kernels: tokens that an SM handles one after the other",
+    "network": "low-latency kernels: a hop between nodes",
+    "own copies": "normal kernels: SMs read a rank's own tokens, and copy to its own experts",
+    "SMs": "normal kernels: SMs copy more slowly than the link carries",
 }
 ALL_CAUSES: Final = {**CAUSES, **OF_CALLS}
 

@@ -13,6 +13,7 @@ from simcoll.engine.run import makespan_ps
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError, StuckError
 from simcoll.explanation.explained_run import ExplainedRun
+from simcoll.nccl.expert_kernels import expert_kernels
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import Prediction, predict
@@ -24,6 +25,7 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import registry
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_size
+from simcoll.workload.expert_routing import BY_EXPERTS, Routing
 from simcoll.workload.workload_keys import Bucketed, with_algorithm
 
 OVERHEADS: Final = ("o_send", "o_recv", "g")
@@ -119,12 +121,27 @@ def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
         yield "latencies of links halved", lambda: on(_closer)
         yield from _of_model(scenario, ran.launch_ps, given)
     yield from ((text, partial(given, launch=launch)) for text, launch in _other_launches(scenario, profile))
+    yield from ((text, partial(given, **changed)) for text, changed in _of_tokens(scenario))
     if scenario.arrivals and any(scenario.arrivals.values()):
         yield "no rank late", lambda: given(arrivals=None)
     if scenario.faults:
         yield "no faults", lambda: given(faults=())
     for text, changed in _other_algorithms(scenario, ran):
         yield text, partial(given, **changed)
+
+
+def _of_tokens(scenario: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield changes of a call that sends tokens to experts: a name, and new values of the scenario's keys."""
+    if scenario.moe is None:
+        return
+    if scenario.executed_by == "deepep":
+        sms = 2 * (scenario.sms or expert_kernels().default_sms)
+        yield f"{sms} SMs", {"sms": sms}
+    if not scenario.moe.even:
+        yield "uniform routing", {"moe": scenario.moe.model_copy(update={"routing": Routing()})}
+    for name in BY_EXPERTS:
+        if name != scenario.executed_by:
+            yield f"executor {name}", {"executor": name, "sms": None, "algorithm": "auto", "protocol": "none"}
 
 
 def _of_model(scenario: Scenario, launch: int, given: Callable[..., int]) -> Iterator[Change]:

@@ -233,7 +233,8 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
         raise RefusedError(f"{scenario.executor} runs {label}; leave out `algorithm`, or write `executor: pairwise`")
     kept = exchanges[-1][1].diagonal().max() + tokens.tokens
     phases = tuple(
-        _phase(scenario, groups, _bytes(_directed(copies, scenario), tokens, scenario)) for groups, copies in exchanges
+        _phase(scenario, groups, _bytes(_directed(copies, scenario), tokens, scenario), several and not normal)
+        for groups, copies in exchanges
     )
     return ExpertCall(
         scenario=scenario,
@@ -275,12 +276,13 @@ def _two_hops(nodes: Numbers, to_ranks: Copies, to_nodes: Copies) -> list[tuple[
     return [*found, (nodes.tolist(), within)] if size > 1 else found
 
 
-def _phase(scenario: Scenario, groups: list[list[int]], nbytes: Numbers) -> Scenario:
+def _phase(scenario: Scenario, groups: list[list[int]], nbytes: Numbers, mixed: bool) -> Scenario:
     """Return the scenario of an exchange within `groups`, with `nbytes` from each rank to each rank. All of a rank's
-    messages are ready at once. Equal ones share links evenly; a link serves unequal ones in turn, as rates of so many
+    messages are ready at once, and each link serves them in turn. If they take NVLink and NICs (`mixed`), links are
+    shared evenly, so that NICs need not wait behind NVLink; but not among unequal messages, as the rates of so many
     different flows take too long to compute."""
     size, weights = _blocks(nbytes, groups)
-    sharing: Sharing = "fifo" if weights else "fair"
+    sharing: Sharing = "fair" if mixed and weights is None else "fifo"
     at_once = ModelSpec.model_construct(**vars(Params(sharing=sharing, channels=0)))
     apart = tuple(map(tuple, groups)) if len(groups) > 1 else None
     own: Mapping[str, Any] = {"collective": "all_to_all", "algorithm": ONE_STEP, "protocol": "none", "groups": None}

@@ -311,4 +311,6 @@ def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks
         "ranks": None,
         "groups": scenario.groups if devices == tuple(places) else None,
     }
+    if call.tokens:
+        own |= {"moe": call.tokens.moe, "executor": call.tokens.executor, "sms": call.tokens.sms, "dtype": "uint8"}
     return scenario.model_copy(update=own)

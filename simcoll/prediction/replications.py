@@ -177,6 +177,8 @@ def _rewired(prediction: Prediction, drawn: Drawn) -> Program:
     program, scenario, felt = prediction.program, prediction.scenario, drawn.felt()
     if drawn.spec.ecmp and "ecmp" in felt:
         flows = drawn.spec.ecmp.flows * (scenario.env.NCCL_IB_QPS_PER_CONNECTION or 1)
+        if scenario.topology.ecmp:  # each channel of a NIC has connections of its own
+            flows *= max(max(1, call.lowered.count // call.lowered.nics) for call in prediction.planned)
         program = hashed(program, prediction.topology, flows, drawn.hashes(), _rails(prediction))
     return _slowed(program, drawn) if "slow_links" in felt else program
 

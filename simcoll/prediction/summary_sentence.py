@@ -59,7 +59,7 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
         row = good[0]
         rate = f", {format_bandwidth(1e9 * row.algbw_GBps)}" if row.algbw_GBps else ""
         used = busiest(row.binding_link, row.binding_busy)
-        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}; {trust}; {used}."
+        return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}{_paths(row)}; {trust}; {used}."
     places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
     name = _named(places)
     names = list(dict.fromkeys(map(name, good)))
@@ -72,6 +72,16 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
         return f"{names[0]}: {ends}{rate}; {trust}."
     whose = f"{names[0]}, {len(good)} points" if len(names) == 1 else f"{len(good)} points"
     return f"{whose}: {_span(good, name)}; {_most_wins(places, name)}{trust}."
+
+
+def _paths(row: ResultRow) -> str:
+    """Return what random routes cost: `; hashed paths take 1.6 to 2.4 times as long as the lower bound`."""
+    if not row.lower_bound_us or not (row.slowdown_shares or {}).get("ecmp"):
+        return ""
+    ends = [(quantile or 0.0) / row.lower_bound_us for quantile in (row.time_us_p50, row.time_us_p95)]
+    spread = "half of the draws of paths take" if ends[0] < ends[1] else "draws of paths take"
+    to = f"{ends[0]:.2f} times the lower bound, one in 20 takes {ends[1]:.2f} times"
+    return f"; {spread} over {to}"
 
 
 def _named(places: Mapping[Any, Sequence[ResultRow]]) -> Name:

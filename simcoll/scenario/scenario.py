@@ -43,11 +43,9 @@ from simcoll.synthesis import synthesize
 from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.topology.topology_keys import TopologySpec
-from simcoll.workload.expert_routing import COMBINE, DISPATCH, ExpertTokens
+from simcoll.workload.expert_routing import BY_EXPERTS, DISPATCH, TOKENS, ExpertTokens
 from simcoll.workload.workload_keys import Workload
 
-TOKENS: Final = (DISPATCH, COMBINE)  # the collectives that have `moe` in place of a size
-BY_EXPERTS: Final = ("pairwise", "deepep", "low-latency")  # their executors
 CHOSEN: Final = ("all", "auto", "best")  # words in place of an algorithm's name
 SYNTHESIZED: Final = synthesize.NAME  # … and of one that is made for the topology
 ITEMSIZE: Final = {row.name: row.itemsize for row in DTYPES}
@@ -135,7 +133,10 @@ class Scenario(Model):
 
     also_called: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("on", "machine", "cluster"), "topology"),
-        **{name: f"topology.{name}" for name in ("system", "nodes", "fabric", "hosts", "link", "links")},
+        **{
+            name: f"topology.{name}"
+            for name in ("system", "nodes", "fabric", "hosts", "link", "links", "routing", "ecmp")
+        },
         "transport": "profile: A+B, of GPUs and NICs, e.g. nccl-hopper+efa",
     }
 
@@ -260,6 +261,24 @@ class Scenario(Model):
         if isinstance(data, dict) and isinstance(name := data.get("topology"), str):
             return {**data, "topology": machine_named(name)}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _draws_of_paths(cls, data: object) -> object:
+        """Convert `topology.ecmp` into replications with random routes."""
+        paths = (
+            data["topology"].get("ecmp") if isinstance(data, dict) and isinstance(data.get("topology"), dict) else None
+        )
+        if not isinstance(data, dict) or not isinstance(paths, dict):
+            return data
+        variability, draws = data.get("variability") or {}, paths.get("draws", 100)
+        if not isinstance(variability, dict) or "ecmp" in variability or data.get("replications", draws) != draws:
+            problem = (
+                "`topology.ecmp` says how often which routes are drawn; leave out `variability.ecmp`, `replications`"
+            )
+            raise yaml_tree.MisplacedKeyError(["topology", "ecmp"], problem)
+        flows = {"flows": paths.get("qps_per_connection", 1)}
+        return {**data, "variability": {**variability, "ecmp": flows}, "replications": draws}
 
     @model_validator(mode="before")
     @classmethod

@@ -18,13 +18,14 @@ from simcoll.config.input_files import decoded
 from simcoll.config.yaml_tree import Node
 from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.nccl import algorithm_names
-from simcoll.scenario.scenario import NATURAL_LISTS, TOKENS, WITH_COLUMN, Scenario, machine_named
+from simcoll.scenario.scenario import NATURAL_LISTS, WITH_COLUMN, Scenario, machine_named
 from simcoll.scenario.sweep_expansion import MAX_VARIANTS as MAX_VARIANTS
 from simcoll.scenario.sweep_expansion import differences, variants
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_keys import TopologySpec
+from simcoll.workload.expert_routing import TOKENS
 
 
 @dataclass(frozen=True)

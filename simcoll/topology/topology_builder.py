@@ -21,6 +21,7 @@ from simcoll.topology.machine_files import (
     LINK_BYTES,
     MachineFile,
     SystemFile,
+    Variant,
     in_place_of,
     read_machine,
     read_shipped,
@@ -76,7 +77,9 @@ def machine_of(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
         machine = read_shipped(spec.system)
     elif spec.file is not None:
         spec, machine = _read_file(spec)
-    return spec, machine and yaml_tree.once(varied, machine, spec.variant)
+    if machine and not spec.model_fields_set.isdisjoint(Variant.model_fields):
+        machine = yaml_tree.once(varied, machine, spec.variant)
+    return spec, machine
 
 
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:
@@ -132,6 +135,8 @@ def _read_file(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
     over = yaml_tree.parse(yaml_tree.dump(given), "topology")
     merged = Node({**(tree.value or {}), **over.value}, tree.place, {**tree.keys, **over.keys})
     whole = yaml_tree.validate(TopologySpec, [merged])[0]
+    if whole.ecmp and not spec.ecmp:
+        raise InputError("draws of routes belong to a scenario", "write `topology.ecmp` there", tree.keys["ecmp"])
     return whole, read_shipped(whole.system) if whole.system else None
 
 
@@ -167,7 +172,7 @@ def _shape(spec: TopologySpec, cable: Link, trunk_latency: int) -> FabricShape:
         per_leaf=leaf_width(spec),
         levels=spec.levels or 2,
         leaves_per_pod=spec.leaves_per_pod or 4,
-        oversubscription=Fraction(str(spec.oversubscription or 1)),
+        oversubscription=Fraction(str(spec.oversubscription or 1)) / Fraction(str(spec.spraying or 1)),
         spines=1 if spec.routing == "adaptive" else spec.spines or 1,  # one spine carries the traffic of all
         dims=spec.dims or (),
     )

@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, StrictInt, Tag, field_validator, model_validator
 
 from simcoll import units
-from simcoll.config.field_types import Count, OneOf, text
+from simcoll.config.field_types import Count, OneOf, Share, text
 from simcoll.config.yaml_tree import Model
 from simcoll.topology import fabrics
 from simcoll.topology.fabrics import FABRICS
@@ -72,6 +72,16 @@ class Override(Model):
         return Link(bandwidth, latency_ps=latency, kind=link.kind)
 
 
+class PathDraws(Model):
+    """Random draws of the routes that hashes choose. They are replications with `variability: {ecmp: …}`."""
+
+    qps_per_connection: Annotated[StrictInt, Field(ge=1, le=128)] = 1
+    """Number of queue pairs of a connection, each of which takes a route of its own. A rank has a connection to another
+    for each of NCCL's channels that share a NIC."""
+    draws: Annotated[StrictInt, Field(ge=1, le=100_000)] = 100
+    """Number of draws."""
+
+
 class TopologySpec(Model):
     """The key `topology`: a shipped system, a topology file, or a fabric of hosts without GPUs."""
 
@@ -113,6 +123,11 @@ class TopologySpec(Model):
     switches. `rails`: over the NIC of the destination's rail; the default for nodes. `own-nics`: over the NIC of each
     end; if they are on different rails, the message crosses from rail to rail. `adaptive`, for fat trees and rails:
     switches spread each message over all equal routes, so that all spines together act like one."""
+    spraying: Annotated[Share, Field(gt=0, le=1)] | None = None
+    """Share of the bandwidth between switches that `routing: adaptive` reaches. Default: 100 %."""
+    ecmp: PathDraws | None = None
+    """Random draws of routes, for routing by hashes: `time_us` is the time by one fixed hash, and `time_us_p50` and
+    `time_us_p95` are quantiles over the draws."""
     routes: RouteTable = Field(default_factory=dict)
     """Fixed routes: `{"node0.gpu0->node0.gpu5": [node0.gpu0, node0.gpu1, node0.gpu5]}`."""
     file: str | None = None
@@ -127,6 +142,10 @@ class TopologySpec(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if self.spraying is not None and self.routing != "adaptive":
+            raise ValueError("'spraying' is what switches reach with routing: adaptive; add that, or leave it out")
+        if self.ecmp is not None and self.routing in ("adaptive", "shortest"):
+            raise ValueError(f"routing: {self.routing} draws no routes; leave out 'ecmp', or write routing: ecmp")
         if self.file is None:
             check_keys(self, self.system is not None)
         elif self.system is not None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, StrictInt, field_validator
 
 from simcoll.config import input_files
 from simcoll.config.field_types import Count
@@ -26,6 +26,8 @@ from simcoll.errors import Diagnostic, InputError, Place, RefusedError
 Copies = NDArray[np.float64]
 DISPATCH: Final = "moe_dispatch"
 COMBINE: Final = "moe_combine"
+TOKENS: Final = (DISPATCH, COMBINE)  # the collectives that have `moe` in place of a size
+BY_EXPERTS: Final = ("pairwise", "deepep", "low-latency")  # their executors
 SCALED: Final = {"fp8": (128, 4), "nvfp4": (16, 1)}  # elements that share a scale, and the bytes of the scale
 BITS: Final = {"bfloat16": 16, "fp8": 8, "nvfp4": 4}  # of an element
 ROUNDS: Final = 500  # most rounds in which weights are fitted to counts
@@ -160,6 +162,17 @@ class ExpertTokens(Model):
                 added = f"the counts add up to {counts[line - 1].sum():.0f}"
                 raise wrong(added, line, 1, f"tokens × topk is {self.tokens * self.topk}: mend the file or the keys")
         return counts
+
+
+class ExpertKernel(Model):
+    """Tokens of an operation of a workload, and how they are moved."""
+
+    moe: ExpertTokens | None = None
+    """Tokens that go to experts, for `moe_dispatch` and `moe_combine`."""
+    executor: Literal["pairwise", "deepep", "low-latency"] | None = None
+    """How tokens are moved: as in the scenario's key of this name."""
+    sms: Annotated[StrictInt, Field(ge=2, multiple_of=2)] | None = None
+    """Number of SMs of `executor: deepep`."""
 
 
 def missed(weights: Copies, topk: int) -> Copies:

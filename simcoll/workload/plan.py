@@ -9,6 +9,7 @@ import numpy as np
 
 from simcoll.config.numpy_helpers import Array, Numbers, distinct
 from simcoll.schedule.collectives import ALL, NOTHING, collective
+from simcoll.workload.expert_routing import ExpertKernel
 
 COMPUTE: Final = "compute"  # the stream on which a rank computes
 NONE: Final = -1  # no operation
@@ -24,6 +25,7 @@ class CollectiveCall(NamedTuple):
     root: int = 0
     weights: tuple[object, ...] | None = None
     protocol: str | None = None
+    tokens: ExpertKernel | None = None
     dtype: str | None = None
 
     def met(self, came: Numbers) -> Numbers:

@@ -6,7 +6,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from simcoll.errors import wrong
+from simcoll.workload.expert_routing import TOKENS, ExpertKernel
 from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan
 from simcoll.workload.workload_keys import (
     Bucketed,
@@ -101,6 +104,7 @@ def _placed(
         )
     algorithm, protocol = operation.algorithm or spec.algorithm, operation.protocol
     call = CollectiveCall(operation.collective, algorithm, operation.size or 0, operation.root, protocol=protocol)
+    call = of_tokens(operation, operation.collective) if operation.moe else call
     return plan.call(operation.name, call, stream=operation.stream or STREAM, ranks=ranks, after=after)
 
 
@@ -306,7 +310,12 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
     plan, degree, blocks = WorkloadPlan(n), spec.degree or n, spec.blocks(itemsize)
     inside, _ = _neighbours(n, degree, "degree")
     shares = [max(1, round(UNITS * (place + 1) ** -spec.skew)) for place in range(degree)]
-    out, back = _all_to_alls(spec, shares, _whole(spec.handed_on(itemsize), itemsize), itemsize)
+    if spec.moe:
+        spec.moe.check(degree)
+        shares = np.rint(UNITS * spec.moe.to_experts(degree).sum(axis=0)).astype(int).tolist()
+        out, back = (of_tokens(spec, collective) for collective in TOKENS)
+    else:
+        out, back = _all_to_alls(spec, shares, _whole(spec.handed_on(itemsize), itemsize), itemsize)
     busy = [spec.experts * degree * shares[rank % degree] // sum(shares) for rank in range(n)]
 
     def exchanged(name: str, computed: int, factor: int) -> list[int]:
@@ -329,6 +338,13 @@ def moe(spec: Moe, n: int, itemsize: int) -> tuple[WorkloadPlan, Facts]:
     sent = _all_reduces(plan, spec, ready, [range(n)], itemsize)
     plan.compute("optimizer", spec.optimizer, after=itertools.chain(*sent))
     return plan, {"buckets": len(sent)}
+
+
+def of_tokens(spec: ExpertKernel, collective: str) -> CollectiveCall:
+    """Return the call that sends the tokens of `spec` to their experts (`moe_dispatch`), or back (`moe_combine`)."""
+    assert spec.moe
+    own = ExpertKernel.model_construct(moe=spec.moe, executor=spec.executor, sms=spec.sms)
+    return CollectiveCall(collective, "auto", spec.moe.nbytes(collective), tokens=own)
 
 
 def _all_to_alls(spec: Moe, shares: list[int], nbytes: int, itemsize: int) -> tuple[CollectiveCall, CollectiveCall]:

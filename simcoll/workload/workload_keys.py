@@ -21,6 +21,7 @@ from simcoll.config.yaml_tree import BelowError, Model
 from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import PS_PER_S
+from simcoll.workload.expert_routing import TOKENS, ExpertKernel
 from simcoll.workload.models import gpus, load_model, models
 from simcoll.workload.training_keys import TrainingStep
 
@@ -199,9 +200,9 @@ class Pipeline(Split):
     """Number of parts into which the batch is divided. The times of layers are times for one part."""
 
 
-class Moe(Split):
+class Moe(Split, ExpertKernel):
     """Mixture of experts. In each pass over a block, neighbouring ranks exchange `activations` in two all_to_alls: one
-    before the experts and one after."""
+    before the experts and one after. With `moe` they dispatch and combine its tokens in place of that."""
 
     template: Literal["moe"]
     experts: Duration
@@ -230,7 +231,7 @@ class Composition(Model):
     """Algorithm of the collectives."""
 
 
-class OperationSpec(Model):
+class OperationSpec(ExpertKernel):
     """One operation of a plan: a computation with a `time`, or a `collective`."""
 
     name: str
@@ -266,7 +267,9 @@ class OperationSpec(Model):
     def _one_thing(self) -> OperationSpec:
         if (self.time is None) == (self.collective is None):
             raise ValueError("an operation has either a 'time' or a 'collective'; write one of them")
-        if self.collective not in (None, "barrier") and not self.size:
+        if (self.moe is None) == (self.collective in TOKENS) or (self.moe and self.size):
+            raise ValueError(f"`moe` is for {' and '.join(TOKENS)}, in place of 'size'; write it there and only there")
+        if self.collective not in (None, "barrier", *TOKENS) and not self.size:
             raise ValueError("a collective needs 'size'; add e.g. size: 64 MiB")
         if self.ranks is not None and self.groups is not None:
             raise ValueError("an operation has both 'ranks' and 'groups'; keep one of them")

@@ -49,6 +49,11 @@ def asked(*sets: str) -> Point:
     return point
 
 
+def ran(*sets: str) -> Any:
+    """The row of one point."""
+    return run_point(asked(*sets))
+
+
 def drawn(*sets: str, count: int, flows: int = 1) -> list[int]:
     """Times of so many runs, in ps."""
     point = asked(*sets, f"variability={{ecmp: {{flows: {flows}}}}}", f"replications={count}")
@@ -218,3 +223,46 @@ def test_draws_that_cannot_differ_are_refused() -> None:
     for tree in ("{system: hgx-h100, nodes: 2}", LEAVES.replace("spines: 8", "routing: adaptive")):
         point = asked(f"topology={tree}", *RING, "size=1 MiB", "variability={ecmp: {}}", "replications=3")
         assert "no message has several equal routes" in run_point(point)["status"]
+
+
+def test_draws_below_the_topology() -> None:
+    """`topology.ecmp` is the same question as `variability.ecmp` with replications; its answer says what paths cost."""
+    paths = TREE.replace("link:", "routing: ecmp, ecmp: {qps_per_connection: 2, draws: 30}, link:")
+    row, other = ran(*SHIFT, paths), ran(*SHIFT, "variability={ecmp: {flows: 2}}", "replications=30")
+    columns = ("time_us", "time_us_p50", "time_us_p95", "lower_bound_us")
+    assert [row[each] for each in columns] == [other[each] for each in columns]
+    assert row["time_us_p95"] > row["lower_bound_us"]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_spraying_reaches_a_share(share: float) -> None:
+    """With spraying of a share, trunks carry that share of what adaptive routing carries."""
+    routed = [f"routing: adaptive, {key}link:" for key in ("", f"spraying: {share}, ")]
+    whole, less = (predict(asked(*SHIFT, TREE.replace("link:", each))).time_ps - 4 * 10**6 for each in routed)
+    assert less == pytest.approx(whole / share, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("spraying: 0.9, link:", "'spraying' is what switches reach with routing: adaptive"),
+        ("routing: adaptive, ecmp: {}, link:", "routing: adaptive draws no routes"),
+        ("ecmp: {draws: 0}, link:", "topology.ecmp.draws"),
+    ],
+)
+def test_paths_that_do_not_fit(keys: str, said: str) -> None:
+    """Keys of paths that contradict each other are named."""
+    with pytest.raises(InputError) as caught:
+        asked(*SHIFT, TREE.replace("link:", keys))
+    assert said in str(caught.value)
+
+
+@pytest.mark.long
+def test_a_permutation_of_many_hosts() -> None:
+    """1,024 hosts send to each other across leaves: hashes take at least four times as long as spraying."""
+    order = [f"host{i % 32 * 32 + i // 32}" for i in range(1024)]
+    tree = "{fabric: fat-tree, hosts: 1024, hosts_per_leaf: 32, spines: 32, link: " + LINK
+    keys = ("profile=one-port", "collective=send_recv", "algorithm=ring", "size=2 MiB", f"placement={order}")
+    hashes = ran(*keys, f"topology={tree}, routing: ecmp, ecmp: {{draws: 20}}}}")
+    sprayed = predict(asked(*keys, f"topology={tree}, routing: adaptive, spraying: 0.95}}"))
+    assert hashes["time_us_p50"] > 4 * sprayed.time_us
