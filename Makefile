@@ -6,7 +6,7 @@ BENCH  ?= full
 # These take half of the time of all tests.
 HALF   := tests/accuracy tests/engine tests/prediction tests/report
 
-.PHONY: help demo test half-of-rooms other-rooms ranks versions pages docs browser lint types lines bench accuracy install clean
+.PHONY: help demo test thorough half-of-rooms other-rooms ranks versions pages docs browser lint types lines bench accuracy install clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,10 +23,14 @@ test: $(VENV)/.dev lint types  ## lint, types and tests; ROOM=engine: the tests 
 	$(MAKE) -j2 half-of-rooms other-rooms
 endif
 
+thorough: $(VENV)/.dev  ## tests that take more than about two CPU seconds each, which CI runs after `make test`
+	$(MAKE) -j2 half-of-rooms other-rooms KIND=thorough
+
 # Of all rooms each of two processes has its own: workers of pytest-xdist would each collect all tests, and send every
 # result of thousands.
+KIND := not thorough
 half-of-rooms other-rooms:
-	$(BIN)/pytest -q -m "not long and not ranks" $(if $(filter half%,$@),$(HALF),$(HALF:%=--ignore=%))
+	$(BIN)/pytest -q -m "not long and not ranks and $(KIND)" $(if $(filter half%,$@),$(HALF),$(HALF:%=--ignore=%))
 
 ranks: $(VENV)/.dev  ## tests whose ranks each import torch, which takes most of their time
 	$(BIN)/pytest -m "ranks and not long"

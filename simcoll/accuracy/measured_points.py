@@ -22,7 +22,7 @@ from simcoll.scenario import scenario_files
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_choice import UNFITTED, check_gpus, profile_of
-from simcoll.scenario.scenario import machine_named
+from simcoll.scenario.scenario import MOST_BYTES, machine_named
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import OPERATORS, collective
@@ -101,13 +101,25 @@ class RowQuestions:
         self.nodes = spec.nodes  # of rows that do not say
         self.trays = hosts_of(system) if system and system.counts.get("gpu") else 1
         self.bare = 1 < built.nodes == len(built.ranks)  # hosts with one rank each: rows do not set their number
+        self._asked: dict[Hashable, list[Point]] = {}  # points of rows that differ only in size, by question
 
     def points(self, row: MeasuredRow) -> list[Point]:
-        """Return the point for a row, or several points if `sets` (PATH=VALUE) give a key several values.
+        """Return the point for a row, or several points if `sets` (PATH=VALUE) give a key several values. Rows that
+        differ only in size have points that do.
 
         Empty for an unknown algorithm, and for a workload, as a row does not describe its plan. Raises InputError for
         rows and `sets` that make no point, and for a profile that is not for these GPUs.
         """
+        key, size = question(dataclasses.replace(row, size_bytes=0)), row.size_bytes
+        known = self._asked.get(key, ())
+        if not all(0 < size <= MOST_BYTES and size % point.scenario.itemsize == 0 for point in known):
+            return self._points(row)  # says what is wrong with this size
+        if not known or any(option.startswith("size=") for option in self.sets):
+            return self._asked.setdefault(key, self._points(row))
+        of_size = [point.scenario.model_copy(update={"size": size}) for point in known]
+        return [dataclasses.replace(point, scenario=one) for point, one in zip(known, of_size, strict=True)]
+
+    def _points(self, row: MeasuredRow) -> list[Point]:
         known = ("auto", *registry.names(row.collective))
         nodes, algorithm = self._nodes(row), row.algorithm or "auto"
         if algorithm not in known:

@@ -12,7 +12,7 @@ from simcoll.nccl.call import NcclCall
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import EVERYTHING, Selection
 from simcoll.nccl.protocols import figures, most_channels
-from simcoll.nccl.tuner_constants import Constants, NcclConstants
+from simcoll.nccl.tuner_constants import Constants
 from simcoll.schedule.names import ALGORITHMS, NcclAlgorithm, Protocol
 
 
@@ -72,12 +72,12 @@ def choose(
     if protocol != "auto":
         protocols = frozenset([protocol]) & (protocols or {protocol})
     selection = Selection({served: algorithms}, {served: protocols} if protocols else {})
-    table = tuner.table(comm, version, selection, switch_reduces)
+    table = tuner.table(comm, version, selection, switch_reduces, [served])
     choice = table.choose(served, nbytes) if protocols is None or protocols else None
     if choice is None:
         under = "" if left == EVERYTHING else left.said or "NCCL_ALGO and NCCL_PROTO"
-        has = tuner.table(comm, version, switch_reduces=switch_reduces).entries
-        pairs = [(a, p) for c, a, p in has if c == served and a in modelled]
+        has = tuner.table(comm, version, switch_reduces=switch_reduces, collectives=[served]).entries
+        pairs = [(a, p) for _, a, p in has if a in modelled]
         unserved = algorithm in ("nvls", "nvls_tree") and served != "all_gather" and not switch_reduces
         why = "; NVSwitches do not reduce this type with this operator" * unserved
         raise RefusedError(refusal(comm.library, served, algorithm, protocol, under, pairs) + why)
@@ -88,7 +88,7 @@ def choose(
         free_comm = replace(comm, min_channels=None, max_channels=None)
         limited = shape.channels != launch_shape(free_comm, table.constants, served, *pair, nbytes).channels
     everything = Selection({served: modelled}, {})
-    itself = choice if free else tuner.table(comm, version, everything, switch_reduces).choose(served, nbytes)
+    itself = choice if free else tuner.table(comm, version, everything, switch_reduces, [served]).choose(served, nbytes)
     by_itself = itself is not None and (itself.algorithm, itself.protocol) == pair
     return NcclCall(
         comm, served, *pair, nbytes, itemsize, shape.channels, shape.threads, version=table.constants.release,
@@ -119,8 +119,7 @@ def launch_shape(
     wire = figures().protocols[protocol]
     ring = algorithm == "ring"
     least = wire.bytes_a_thread * (communicator.ranks if ring and protocol == "LL" else 1)
-    fewer = not isinstance(constants, NcclConstants) or constants.slow_ring_has_fewer_threads
-    wide = _most_threads(communicator, algorithm, protocol, fewer)
+    wide = _most_threads(communicator, algorithm, protocol, constants.slow_ring_has_fewer_threads)
     narrow = max(1, min(communicator.channels, nbytes // (wide * least)))
     while nbytes < narrow * wide * least and wide % 128 == 0:
         wide //= 2

@@ -12,7 +12,7 @@ from simcoll.errors import InputError
 from simcoll.nccl import graph_search
 from simcoll.nccl.algorithm_names import TunedCollective
 from simcoll.nccl.environment import DEFAULTS, SearchSettings
-from simcoll.nccl.tuner_constants import Constants, Generation, Library, NcclConstants
+from simcoll.nccl.tuner_constants import Constants, Generation, Library
 from simcoll.schedule.names import NcclAlgorithm
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile, node_file
@@ -105,7 +105,7 @@ class Communicator:
 
     def nvls_channels(self, constants: Constants) -> int:
         """Return the number of channels that NVLS kernels use; 0 without NVLS."""
-        if self.graph("nvls") is None or not isinstance(constants, NcclConstants):
+        if self.graph("nvls") is None:
             return 0
         for row in constants.nvls_channels.get(self.generation, ()):
             fits = row.nodes in (None, self.nodes) and (row.gpus is None or self.gpus <= row.gpus)

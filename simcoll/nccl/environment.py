@@ -5,7 +5,7 @@ and the order in which channels are limited are from NVIDIA/nccl, release 2.30, 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
@@ -127,12 +127,19 @@ DEFAULTS: Final = SearchSettings()
 # --- the variables ---
 
 
-def _filter(text: str, info: ValidationInfo) -> str:
+def _listed(text: str, info: ValidationInfo) -> str:
     try:
-        selection(**{"algo" if info.field_name == "NCCL_ALGO" else "proto": text})
+        _PARSE[str(info.field_name)](text)
     except InputError as error:
         raise ValueError(str(error.diagnostics[0]).partition(": ")[2]) from None
     return text
+
+
+_PARSE: Final[Mapping[str, Callable[[str], object]]] = {
+    "NCCL_ALGO": lambda text: selection(algo=text),
+    "NCCL_PROTO": lambda text: selection(proto=text),
+    "NCCL_SYM_KERNEL": symmetric_kernels,
+}
 
 
 def _number(value: object) -> object:
@@ -148,60 +155,37 @@ def _bytes(value: object) -> object:
     return number
 
 
-def _level(value: object) -> object:
-    number = _number(value)
-    if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
-        return _NUMBERED[min(number, len(_NUMBERED) - 1)]
-    if value not in get_args(Level):
-        raise ValueError(f"{value!r} is no distance; {did_you_mean(str(value), get_args(Level))}")
-    return value
+def _named(names: Sequence[str], beyond: bool = False) -> BeforeValidator:
+    """Return a validator that replaces numbers from 0 on by `names`; `beyond`: greater numbers mean the last name."""
+
+    def name(value: object) -> object:
+        number = _number(value)
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            return value
+        return names[min(number, len(names) - 1)] if beyond or number < len(names) else value
+
+    return BeforeValidator(name)
 
 
-_Filter = Annotated[str, AfterValidator(_filter)]
+_Listed = Annotated[str, AfterValidator(_listed)]
 _Channels = Annotated[int, Field(strict=True, ge=1, le=64), BeforeValidator(_number)]
 _Switch = Annotated[Literal[0, 1], BeforeValidator(_number)]
 _Three = Annotated[Literal[0, 1, 2], BeforeValidator(_number)]
 _Bytes = Annotated[int, Field(strict=True, ge=4096, le=1 << 30), BeforeValidator(_bytes)]
 _Pairs = Annotated[int, Field(strict=True, ge=1, le=128), BeforeValidator(_number)]
-_Distance = Annotated[Level, BeforeValidator(_level), WithJsonSchema({"type": ["string", "integer"]})]
-
-
-def _policy(value: object) -> object:
-    number = _number(value)
-    names = get_args(Policy)
-    return names[number] if isinstance(number, int) and not isinstance(number, bool) and number in (0, 1, 2) else value
-
-
+_Distance = Annotated[Level, _named(_NUMBERED, True), WithJsonSchema({"type": ["string", "integer"]})]
 Policy = Literal["DEFAULT", "EFFICIENCY", "ZERO"]
-_Policy = Annotated[Policy, BeforeValidator(_policy), WithJsonSchema({"type": ["string", "integer"]})]
-
-
-def _kernels(text: str) -> str:
-    try:
-        symmetric_kernels(text)
-    except InputError as error:
-        raise ValueError(str(error.diagnostics[0]).partition(": ")[2]) from None
-    return text
-
-
-_Kernels = Annotated[str, AfterValidator(_kernels)]
-
-
-def _never(value: object) -> object:
-    number = _number(value)
-    return "LOC" if number == 0 and not isinstance(number, bool) else value
-
-
-_Never = Annotated[Literal["LOC"], BeforeValidator(_never), WithJsonSchema({"enum": ["LOC", 0, "0"]})]
+_Policy = Annotated[Policy, _named(get_args(Policy)), WithJsonSchema({"type": ["string", "integer"]})]
+_Never = Annotated[Literal["LOC"], _named(["LOC"]), WithJsonSchema({"enum": ["LOC", 0, "0"]})]
 
 
 class NcclEnv(Model):
     """Environment variables of NCCL, by name. For variables that are not set, NCCL's own rules decide."""
 
-    NCCL_ALGO: _Filter | None = None
+    NCCL_ALGO: _Listed | None = None
     """Algorithms that NCCL may choose: `Tree`; `Ring,Tree`; `^NVLS` (all but NVLS); `allreduce:Tree;broadcast:Ring`. It
     has no effect on point-to-point messages, such as those of all_to_all."""
-    NCCL_PROTO: _Filter | None = None
+    NCCL_PROTO: _Listed | None = None
     """Protocols that NCCL may choose, in the form of NCCL_ALGO: `Simple`, `^LL128`."""
     NCCL_P2P_LEVEL: _Distance | None = None
     """Greatest distance at which GPUs of a node access each other's memory directly: `LOC` (never), `NVL`, `PIX`,
@@ -236,7 +220,7 @@ class NcclEnv(Model):
     `EFFICIENCY`. Without it the variable has no effect."""
     NCCL_SYM_CTAS: _Channels | None = None
     """Number of thread blocks of symmetric kernels. Default: as many as the links need."""
-    NCCL_SYM_KERNEL: _Kernels | None = None
+    NCCL_SYM_KERNEL: _Listed | None = None
     """Symmetric kernels that NCCL may choose, in the form of NCCL_ALGO (before 2.31: one name). simcoll models those
     that multicast or reduce in the switch (`AllReduce_AGxLLMC_R`, …), and `ReduceScatter_LL`."""
     NCCL_IB_HCA: str | None = None

@@ -110,6 +110,8 @@ class NodePaths:
         self._rules = rules
         for base in (*self._of("cpu"), *self.gpus, *self.nets, *self.switches):
             self._search_from(base)
+        # of a rack NCCL sees the hosts with ranks only: no path leads to NICs of the others
+        self.nets = [net for net in self.nets if any(self.paths[gpu, net].links for gpu in self.gpus)]
         for a, b in itertools.permutations(self.gpus, 2):
             if self.paths[a, b].type > rules.p2p:
                 self._detour(a, self._cpu_of(b), b)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcoll.nccl.communicator import Communicator
-from simcoll.nccl.protocols import MessageRule, figures, step_bytes
+from simcoll.nccl.protocols import MessageRule, figures, nvlink_GBps, step_bytes
 from simcoll.nccl.tuner_constants import numbers
 from simcoll.schedule.names import Protocol
 
@@ -103,7 +103,7 @@ def _cut(rule: MessageRule, comm: Communicator) -> MessageRule:
 def _each(comm: Communicator, between: int) -> int:
     """Return the number of channels per peer: two for each NVLink, two over PCIe, but no more than the network can
     use."""
-    speed = next((row.GBps for row in figures().nvlinks if comm.capability >= row.from_capability), 0.0)
+    speed = nvlink_GBps(comm.capability)
     near = comm.graphs["ring"].type_intra in ("NVL", "NVB")
     channels = 2 * max(1, round(between / 1e9 / speed)) if near and speed and comm.gpus > 1 else 2
     if comm.nodes > 1 and comm.net_channels is not None:

@@ -88,14 +88,6 @@ class NVLink(Model):
     GBps: float
 
 
-class PatChunks(Model):
-    """The least number of chunks in a channel's share for PAT. With fewer, chunks are halved, down to `least_bytes`."""
-
-    all_gather: int
-    reduce_scatter: int
-    least_bytes: int
-
-
 class HalvedChunks(Model):
     """The rule for smaller chunks of trees, for releases before `before`: rows of (chunks per level, least bytes), as
     in `tree_LL128`."""
@@ -112,7 +104,7 @@ class Protocols(Model):
     simple_ring_steps: Mapping[TunedCollective, BufferSteps]
     tree_LL128: tuple[tuple[int, int], ...]  # noqa: N815
     tree_Simple: HalvedChunks  # noqa: N815
-    pat: PatChunks
+    pat: Mapping[str, int]
     threads: Threads
     least_traffic: LeastTraffic
     messages: tuple[MessageRule, ...]
@@ -127,6 +119,11 @@ _ONE: Final = BufferSteps.model_construct(chunk=1, slice=1)
 def figures() -> Protocols:
     """Return the contents of `protocols.yaml`."""
     return yaml_tree.validate(Protocols, [yaml_tree.read(FIGURES / "protocols.yaml", "protocols.yaml")])[0]
+
+
+def nvlink_GBps(capability: int) -> float:  # noqa: N802
+    """Return the GB/s of one NVLink and direction that NCCL counts for GPUs of a compute capability, e.g. 90."""
+    return next(row.GBps for row in figures().nvlinks if capability >= row.from_capability)
 
 
 def step_bytes(protocol: Protocol, buffer: int | None = None) -> int:
@@ -197,14 +194,14 @@ def tree_chunk_bytes(
 
 def pat_chunk_bytes(share: int, gathers: bool, buffer: int | None = None) -> int:
     """Return the bytes of PAT's chunk if a channel moves `share` bytes. `gathers`: for all_gather, else for
-    reduce_scatter.
+    reduce_scatter. With too few chunks in the share, chunks are halved, down to `least_bytes`.
 
     >>> pat_chunk_bytes(64 << 20, True), pat_chunk_bytes(4 << 20, True)
     (524288, 131072)
     """
     chunk = step_bytes("Simple", buffer)
     rule = figures().pat
-    while chunk > rule.least_bytes and chunk * (rule.all_gather if gathers else rule.reduce_scatter) > share:
+    while chunk > rule["least_bytes"] and chunk * rule["all_gather" if gathers else "reduce_scatter"] > share:
         chunk //= 2
     return chunk
 

@@ -17,7 +17,7 @@ from typing import Final
 from simcoll.errors import RefusedError
 from simcoll.nccl.communicator import Communicator
 from simcoll.nccl.environment import EVERYTHING, Selection
-from simcoll.nccl.tuner_constants import NcclConstants, SymmetricFigures, numbers, read
+from simcoll.nccl.tuner_constants import SymmetricFigures, numbers, read
 from simcoll.schedule.names import Protocol
 
 SYMMETRIC: Final = "symmetric"  # the algorithm's name in results; no NCCL variable can select it
@@ -46,9 +46,8 @@ def serve(comm: Communicator, collective: str, version: str | None) -> bool:
 def copied_us(comm: Communicator, collective: str, version: str | None, nbytes: int, graph: bool, zero: bool) -> float:
     """Return the time in us of a call by copy engines without its data; 0 if blocks run the call. Copy engines run
     all-gathers of registered buffers where the user allows no blocks (`zero`), and large ones on Blackwell."""
-    constants = read("nccl", version)
-    known = (version is None or numbers(version) >= COPIES_SINCE) and isinstance(constants, NcclConstants)
-    figures = constants.copy_engines.get(comm.generation) if isinstance(constants, NcclConstants) and known else None
+    known = version is None or numbers(version) >= COPIES_SINCE
+    figures = read("nccl", version).copy_engines.get(comm.generation) if known else None
     if figures is None or collective != "all_gather":
         return 0.0
     large = figures.by_itself_from is not None and nbytes > figures.by_itself_from
@@ -92,15 +91,11 @@ def most_GBps(comm: Communicator, collective: str, version: str | None, name: Pr
 
 def copied_GBps(comm: Communicator, version: str | None) -> float:  # noqa: N802
     """Return the GB/s of copy engines."""
-    constants = read("nccl", version)
-    assert isinstance(constants, NcclConstants)
-    return constants.copy_engines[comm.generation].GBps
+    return read("nccl", version).copy_engines[comm.generation].GBps
 
 
 def _figures(comm: Communicator, collective: str, version: str | None) -> SymmetricFigures:
-    constants = read("nccl", version)
-    assert isinstance(constants, NcclConstants)
-    return next(rows for name, rows in constants.symmetric.items() if name == collective)[comm.generation]
+    return next(rows for name, rows in read("nccl", version).symmetric.items() if name == collective)[comm.generation]
 
 
 def _moved(comm: Communicator, collective: str, name: Protocol) -> float:

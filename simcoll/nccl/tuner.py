@@ -13,7 +13,7 @@ Source: NVIDIA/nccl, release 2.30, src/graph/tuning.cc; meta-pytorch/torchcomms,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,8 +77,9 @@ class TunerTable:
         constants: NcclConstants | RcclConstants,
         selection: Selection = EVERYTHING,
         switch_reduces: bool = True,
+        collectives: Sequence[TunedCollective] = COLLECTIVES,
     ):
-        self.communicator, self.constants = communicator, constants
+        self.communicator, self.constants, self.collectives = communicator, constants, collectives
         self.entries: dict[TunedCall, TunerEntry] = {}  # without pairs that cannot be used
         for call in self._usable(selection, switch_reduces):
             graph = communicator.graph(call[1])
@@ -95,13 +96,13 @@ class TunerTable:
         wait, width = entry.latency_us, entry.bandwidth_GBps * self._correction(algorithm, protocol, nbytes)
         filled = nbytes // (comm.channels * comm.ranks) >= _FILLED
         if (algorithm, protocol) == ("ring", "Simple") and filled and self._has_plateau(collective):
-            wait *= plateau.from_cc_80 if comm.capability >= 80 else plateau.before
+            wait *= plateau["from_cc_80"] if comm.capability >= 80 else plateau["before"]
         return wait + nbytes / (1000 * width)
 
     def choose(self, collective: TunedCollective, nbytes: int) -> TunerChoice | None:
         """Return the fastest pair of algorithm and protocol, at ties NCCL's first; None if none is usable."""
         calls = [call for call in self.entries if call[0] == collective]
-        if isinstance(self.constants, NcclConstants) and self.constants.pat_on_request:
+        if self.constants.pat_on_request:
             calls = [call for call in calls if call[1] != "pat"] or calls
         choices = [TunerChoice(*call[1:], self.time_us(*call, nbytes)) for call in calls]
         return min(choices, key=lambda choice: choice.time_us, default=None)
@@ -111,16 +112,15 @@ class TunerTable:
         comm, constants = self.communicator, self.constants
         if collective == "all_reduce":
             return comm.nodes > 1
-        within = isinstance(constants, NcclConstants) and constants.plateau_within_blackwell
         near = comm.nodes == 1 and comm.capability >= 100 and comm.graphs["ring"].type_intra == "NVL"
-        return within and near and collective in ("all_gather", "reduce_scatter")
+        return constants.plateau_within_blackwell and near and collective in ("all_gather", "reduce_scatter")
 
     # --- usable pairs ---
 
     def _usable(self, selection: Selection, switch_reduces: bool) -> Iterator[TunedCall]:
         """Yield every pair of algorithm and protocol that the communicator may use, in NCCL's order. The search may
         have found no graph for it."""
-        for call in itertools.product(COLLECTIVES, ALGORITHMS, PROTOCOLS):
+        for call in itertools.product(self.collectives, ALGORITHMS, PROTOCOLS):
             collective, algorithm, protocol = call
             served = algorithm in _SERVES[collective] and (protocol == "Simple" or algorithm in ("ring", "tree"))
             if not (served and selection.allows(*call) and self._possible(collective, algorithm, switch_reduces)):
@@ -144,9 +144,8 @@ class TunerTable:
         graph = comm.graph(algorithm)
         if graph is None or comm.capability < 70 or PATHS.index(graph.type_intra) > PATHS.index("NVB"):
             return False
-        knows_p2c = isinstance(constants, RcclConstants) or constants.knows_p2c
         by_c2c = any(each.type_inter == "P2C" for each in comm.graphs.values())  # then all graphs use P2C or PXN
-        inter = "PHB" if by_c2c and not knows_p2c else graph.type_inter
+        inter = "PHB" if by_c2c and not constants.knows_p2c else graph.type_inter
         return PATHS.index(inter) <= PATHS.index("PXN" if comm.capability >= 90 else "PXB")
 
     # --- bandwidth ---
@@ -164,7 +163,7 @@ class TunerTable:
         elif algorithm == "tree":
             bus = self._tree_bus(constants, graph, protocol, bus)
         elif algorithm == "pat":
-            bus *= constants.shares.pat
+            bus *= constants.shares["pat"]
         elif constants.nvls_share is None:
             bus = self._nvls_bus(constants, graph, collective, algorithm)
         else:  # before NCCL 2.28
@@ -180,7 +179,7 @@ class TunerTable:
     def _channel_GBps(self, graph: ChannelGraph, algorithm: NcclAlgorithm) -> float:  # noqa: N802
         """Return the GB/s of a channel: its speed within a node for up to two nodes, else between nodes."""
         comm, constants = self.communicator, self.constants
-        if isinstance(constants, NcclConstants) and constants.blackwell_by_nics and comm.capability >= 100:
+        if constants.blackwell_by_nics and comm.capability >= 100:
             if algorithm == "tree":
                 return min(graph.intra, graph.inter)
             if algorithm == "ring":
@@ -193,22 +192,22 @@ class TunerTable:
         comm, shares = self.communicator, constants.shares
         if protocol == "LL":
             alone = comm.nodes == 1 and collective not in ("all_reduce", "reduce")
-            share = shares.ring_ll_without_reduction if alone else shares.ring_ll
+            share = shares["ring_ll_without_reduction"] if alone else shares["ring_ll"]
             return min(self._ll_ceiling(constants), bus * share)
         if protocol == "LL128":
-            ceiling = constants.ceilings_GBps.ring_ll128[comm.generation][self._nodes_column]
-            return min(bus * shares.ring_ll128, graph.channels * ceiling)
+            ceiling = constants.ceilings_GBps["ring_ll128"][comm.generation][self._nodes_column]
+            return min(bus * shares["ring_ll128"], graph.channels * ceiling)
         return bus
 
     def _tree_bus(self, constants: NcclConstants, graph: ChannelGraph, protocol: Protocol, bus: float) -> float:
         comm, shares, ceilings = self.communicator, constants.shares, constants.ceilings_GBps
-        bus = min(bus * shares.tree, graph.channels * ceilings.tree[comm.generation][self._nodes_column])
+        bus = min(bus * shares["tree"], graph.channels * ceilings["tree"][comm.generation][self._nodes_column])
         if protocol == "LL":
-            bus = min(bus * shares.tree_ll, self._ll_ceiling(constants))
+            bus = min(bus * shares["tree_ll"], self._ll_ceiling(constants))
         elif protocol == "LL128":
-            share = shares.tree_ll128_one_node if comm.nodes == 1 else shares.tree_ll128
-            bus = min(bus * share, graph.channels * ceilings.tree_ll128[comm.generation][self._nodes_column])
-        return bus * shares.plain_tree if graph.pattern == "tree" else bus
+            share = shares["tree_ll128_one_node"] if comm.nodes == 1 else shares["tree_ll128"]
+            bus = min(bus * share, graph.channels * ceilings["tree_ll128"][comm.generation][self._nodes_column])
+        return bus * shares["plain_tree"] if graph.pattern == "tree" else bus
 
     def _nvls_bus(
         self, constants: NcclConstants, graph: ChannelGraph, collective: TunedCollective, algorithm: NcclAlgorithm
@@ -223,7 +222,7 @@ class TunerTable:
         if algorithm == "nvls":
             return channels * min(intra, graph.inter)
         inter = graph.inter * (2 if comm.nodes <= 2 else 1)
-        return channels * min(intra, inter, constants.ceilings_GBps.nvls_tree[comm.generation][self._nodes_column])
+        return channels * min(intra, inter, constants.ceilings_GBps["nvls_tree"][comm.generation][self._nodes_column])
 
     def _rccl_share(self, constants: RcclConstants, algorithm: NcclAlgorithm, protocol: Protocol) -> float:
         if algorithm == "tree" and protocol == "Simple" and self.communicator.nodes == 1:
@@ -239,7 +238,7 @@ class TunerTable:
         """Return the GB/s limit of all channels together in LL; with several nodes the CPU, not the GPU, sets it."""
         comm = self.communicator
         row = comm.generation if comm.nodes == 1 else "ampere" if comm.cpu == "amd" else "volta"
-        return constants.ceilings_GBps.ll[row][self._nodes_column]
+        return constants.ceilings_GBps["ll"][row][self._nodes_column]
 
     # --- latency ---
 
@@ -277,7 +276,7 @@ class TunerTable:
             return comm.ranks * (far["tree"][i] if i == _SIMPLE else far["ring"][i] if several else intra)
         proxy = 0.0
         if several:
-            proxy = constants.proxy_us.amd if comm.cpu == "amd" else constants.proxy_us.other
+            proxy = constants.proxy_us["amd" if comm.cpu == "amd" else "other"]
         across = (2 if collective == "all_reduce" else 1) * (comm.nodes - 1)
         if several and collective == "all_reduce":
             across += constants.ring_extra_net_hops
@@ -311,8 +310,9 @@ def table(
     version: str | None = None,
     selection: Selection = EVERYTHING,
     switch_reduces: bool = True,
+    collectives: Sequence[TunedCollective] = COLLECTIVES,
 ) -> TunerTable:
     """Return the tuner's table: latency and bandwidth of every pair of algorithm and protocol that the release
-    (default: that of `read`) could use. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO` allow;
-    `switch_reduces`: see the function of that name. Raises InputError for an unknown release."""
-    return TunerTable(communicator, read(communicator.library, version), selection, switch_reduces)
+    (default: that of `read`) could use for `collectives`. `selection`: the pairs that `NCCL_ALGO` and `NCCL_PROTO`
+    allow; `switch_reduces`: see the function of that name. Raises InputError for an unknown release."""
+    return TunerTable(communicator, read(communicator.library, version), selection, switch_reduces, collectives)

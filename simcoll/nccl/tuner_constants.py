@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
@@ -30,59 +30,6 @@ _OLDEST_MESSAGES: Final = "2.7"  # the first release with point-to-point message
 Triple = tuple[float, float, float]
 Fractional = Annotated[float, BeforeValidator(lambda value: float(Fraction(str(value))))]  # `5/6` as well
 ByGeneration = Mapping[Generation, Triple]
-
-
-class ProxyTimes(Model):
-    """Time in us in which the host's proxy passes a message on, by vendor of the processor."""
-
-    amd: float
-    other: float
-
-
-class Plateau(Model):
-    """Factors on a ring's latency: from compute capability 8.0 on, and for older GPUs."""
-
-    from_cc_80: float
-    before: float
-
-
-class Constants(Model):
-    """The tuner's constants that NCCL and RCCL both have, for one release: mainly parts of latencies."""
-
-    release: str
-    default: str
-    newest: str
-    oldest: str
-    base_us: Mapping[NcclAlgorithm, Triple]
-    hop_us: Mapping[Hop, Mapping[NcclAlgorithm, Triple]]
-    proxy_us: ProxyTimes
-    ring_extra_net_hops: int
-    lone_gpu_takes_tree_hop: bool
-    plateau: Plateau
-
-
-class Ceilings(Model):
-    """Upper limits in GB/s per channel (`ll`: for all channels together), each for one, two and more nodes."""
-
-    ll: ByGeneration
-    ring_ll128: ByGeneration
-    tree_ll128: ByGeneration
-    tree: ByGeneration
-    nvls_tree: ByGeneration
-
-
-class Shares(Model):
-    """For each algorithm and protocol, the share of the channels' bandwidth that its calls reach."""
-
-    ring_ll: Fractional
-    ring_ll_without_reduction: Fractional
-    ring_ll128: Fractional
-    tree: Fractional
-    tree_ll: Fractional
-    tree_ll128_one_node: Fractional
-    tree_ll128: Fractional
-    plain_tree: Fractional
-    pat: Fractional
 
 
 class NvlsChannels(Model):
@@ -120,26 +67,43 @@ class CopyEngines(Model):
     by_itself_from: int | None = None
 
 
+class Constants(Model):
+    """The tuner's constants that NCCL and RCCL both have, for one release: mainly parts of latencies. The defaults are
+    those of RCCL, whose file lacks the keys. The files have the meaning of each key."""
+
+    release: str
+    default: str
+    newest: str
+    oldest: str
+    base_us: Mapping[NcclAlgorithm, Triple]
+    hop_us: Mapping[Hop, Mapping[NcclAlgorithm, Triple]]
+    proxy_us: Mapping[str, float]
+    ring_extra_net_hops: int
+    lone_gpu_takes_tree_hop: bool
+    plateau: Mapping[str, float]
+    blackwell_by_nics: bool = False
+    plateau_within_blackwell: bool = False
+    pat_on_request: bool = False
+    slow_ring_has_fewer_threads: bool = True
+    knows_p2c: bool = True
+    sockets_GBps: tuple[Sockets, ...] = ()  # noqa: N815
+    nvls_channels: Mapping[Generation, tuple[NvlsChannels, ...]] = Field(default_factory=dict)
+    symmetric: Mapping[TunedCollective, Mapping[Generation, SymmetricFigures]] = Field(default_factory=dict)
+    copy_engines: Mapping[Generation, CopyEngines] = Field(default_factory=dict)
+
+
 class NcclConstants(Constants):
-    """The constants of a release of NCCL. The file `nccl.yaml` has the meaning of its rules."""
+    """The constants of a release of NCCL. `ceilings_GBps` has upper limits in GB/s per channel (`ll`: for all channels
+    together), each for one, two and more nodes; `shares` what is left of the bandwidth of an algorithm's channels."""
 
     library: Literal["nccl"]
-    blackwell_by_nics: bool
-    plateau_within_blackwell: bool
     arm_nic_GBps: float | None  # noqa: N815
-    pat_on_request: bool
-    slow_ring_has_fewer_threads: bool
-    sockets_GBps: tuple[Sockets, ...]  # noqa: N815
-    ceilings_GBps: Ceilings  # noqa: N815
-    shares: Shares
-    knows_p2c: bool
+    ceilings_GBps: Mapping[str, ByGeneration]  # noqa: N815
+    shares: Mapping[str, Fractional]
     nvls_efficiency: Mapping[Generation, float]
     nvls_share: Fractional | None
     correction: Mapping[Protocol, tuple[float, ...]]
     corrects_nvls_tree: bool
-    nvls_channels: Mapping[Generation, tuple[NvlsChannels, ...]]
-    symmetric: Mapping[TunedCollective, Mapping[Generation, SymmetricFigures]]
-    copy_engines: Mapping[Generation, CopyEngines]
 
 
 class RcclConstants(Constants):
@@ -173,8 +137,7 @@ def _read(library: Library, version: str | None) -> NcclConstants | RcclConstant
 def socket_GBps(model: str, version: str | None) -> float | None:  # noqa: N802
     """Return the GB/s that a release of NCCL (default as in `read`; of releases too old to be known, the oldest known)
     assumes between two processors of a model; None if it is what topology files have."""
-    constants = read("nccl", version and nearest(version))
-    rows = constants.sockets_GBps if isinstance(constants, NcclConstants) else ()
+    rows = read("nccl", version and nearest(version)).sockets_GBps
     return next((row.GBps for row in rows if re.search(row.model, model)), None)
 
 

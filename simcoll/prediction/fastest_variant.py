@@ -362,8 +362,10 @@ class RepresentativeCopy(PlainCall):
     def _sent(self) -> tuple[Schedule, tuple[Numbers, Numbers, Numbers]]:
         """Return the schedule, and for each pair of ranks that communicate: sender, receiver, number of chunks."""
         schedule = written_out(source_of(self.scenario, self.rated, self.places).source)
-        pairs = schedule.src.astype(np.int64) * schedule.participants + schedule.dst
-        pairs, chunks = np.unique(pairs[schedule.src != schedule.dst], return_counts=True)
+        apart = schedule.src != schedule.dst
+        pairs = schedule.src[apart].astype(np.int64) * schedule.participants + schedule.dst[apart]
+        pairs, number = np.unique(pairs, return_inverse=True)
+        chunks = np.bincount(number, schedule.count[apart]).astype(np.int64)
         return schedule, (*np.divmod(pairs, schedule.participants), chunks)
 
     @cached_property

@@ -117,7 +117,7 @@ class KernelCall(GpuCall, ABC):
         host's memory has the extra time of a hop through this memory. Other links have none."""
         hop, net, host = self._hops
         into_host = self.rated.between_kinds(HOST)[:, 1]
-        latencies = np.where(self.wires.to_network, net // 2, self.wires.from_gpus * hop) + into_host * host
+        latencies = np.where(self.wires.to_network, net // 2, self.wires.leaving("gpu") * hop) + into_host * host
         found: Index = np.maximum(latencies.astype(np.int64), 1) + self.wires.excess
         return found
 

@@ -188,16 +188,6 @@ class ChannelWires:
         """Whether each link begins at a device of one of the kinds in `first`, bool (links,)."""
         return self.rated.between_kinds(*first)[:, 0]
 
-    @cached_property
-    def from_gpus(self) -> Any:
-        """Whether each link begins at a GPU, bool (links,)."""
-        return self.leaving("gpu")
-
-    @cached_property
-    def from_heads(self) -> Any:
-        """Whether each link begins at a GPU or at a switch that reduces data, bool (links,)."""
-        return self.leaving("gpu", "nvswitch")
-
 
 def by_proxies(rated: Topology, inner: Container[str]) -> NDArray[np.bool_]:
     """Whether a GPU's proxy (CPU thread) sends over each link to a NIC, bool (links,); `inner`: kinds in nodes."""
@@ -478,7 +468,7 @@ class NcclChannel(GpuCall):
         if len(wires.nodes) > 1:
             net += round(sum(self.call.handled_ps(self.transport, self._of_nic)))
         hop = 0 if self.call.schedule == "nvls" or self.call.kind == "P2P" else self.call.hop_ps(kernels)
-        first = wires.from_heads if self.call.kind == "NVLS" else wires.from_gpus
+        first = wires.leaving("gpu", "nvswitch") if self.call.kind == "NVLS" else wires.leaving("gpu")
         within = first * (hop + wires.inside * self.call.leg_ps(kernels))
         latencies = np.where(wires.to_network, net // 2, within) + wires.to_host * block.host
         found: Index = np.maximum(latencies.astype(np.int64), 1) + wires.excess

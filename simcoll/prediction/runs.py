@@ -116,7 +116,7 @@ def _ran(call: PlainCall, keep: Keep) -> _RanCall:
     whole, proof = program_of(point, network, call.places)
 
     def make() -> Program:
-        return call.struck(whole.bind(), point.striking)
+        return call.struck(whole.bind(), point.striking) if point.striking else whole.bind()
 
     try:
         program = None if _may_be_long(whole, point) else make()

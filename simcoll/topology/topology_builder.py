@@ -21,6 +21,7 @@ from simcoll.topology.machine_files import (
     LINK_BYTES,
     MachineFile,
     SystemFile,
+    Variant,
     in_place_of,
     read_machine,
     read_shipped,
@@ -76,7 +77,9 @@ def machine_of(spec: TopologySpec) -> tuple[TopologySpec, MachineFile | None]:
         machine = read_shipped(spec.system)
     elif spec.file is not None:
         spec, machine = _read_file(spec)
-    return spec, machine and yaml_tree.once(varied, machine, spec.variant)
+    if machine and not spec.model_fields_set.isdisjoint(Variant.model_fields):
+        machine = yaml_tree.once(varied, machine, spec.variant)
+    return spec, machine
 
 
 def build(spec: TopologySpec, *, seed: int = 0, without: Collection[str] = ()) -> Topology:

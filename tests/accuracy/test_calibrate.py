@@ -157,6 +157,7 @@ def least_widths(found: Calibrated) -> dict[str, float]:
     return dict(zip(costs, (2 * 1.645 * deviations).tolist(), strict=True))
 
 
+@pytest.mark.thorough
 def test_a_known_law_is_found_again(lab: Path, of_the_law: Calibrated):
     """From times with 3 % noise, 6 % of them far too long, each parameter of the law comes back within 4 %, none that
     the law has not is fitted, and at rank counts that were not measured predictions are within 4 % of the law.

@@ -552,6 +552,7 @@ def test_a_single_bad_row_is_told_and_puts_nothing_off(tmp_path: Path):
     assert last[1] == "# verdict: healthy, but for what is to be measured again"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("factor", "explained"), [(2, True), (9, False)])
 def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, explained: bool):
     """A slow NIC explains large sizes, and leaves small ones off: by twice, and it is named, but by nine times nothing
@@ -637,6 +638,7 @@ def test_a_machine_that_is_another_one(tmp_path: Path):
         assert "like hgx-h200" not in found["also"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("factor", "cause"), [(1e-3, "seems to hold ms"), (1e-6, "seems to hold s"), (1 / 9, "check sizes")]
 )
@@ -666,6 +668,7 @@ def test_what_a_table_names_outranks_what_its_times_are_like(tmp_path: Path, gpu
     assert first.startswith(other if gpu == "NVIDIA B200" else "Off")
 
 
+@pytest.mark.thorough
 def test_a_machine_that_is_not_shipped_is_named_as_such(tmp_path: Path):
     """GPUs that no shipped machine has are named, and no shipped machine is said to be like theirs; nor is one if a
     file says which machine it is."""
@@ -682,6 +685,7 @@ def test_a_machine_that_is_not_shipped_is_named_as_such(tmp_path: Path):
     assert [each["other_gpus"] for each in found] == [None, other]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("measured", "named"), [("a3-mega", "hgx-h100"), ("hgx-h100", "a3-mega")])
 def test_another_machine_has_the_settings_of_its_own_nics(tmp_path: Path, measured: str, named: str):
     """What a plugin asks of NCCL goes with the machine that has it: a table of several nodes of another shipped system
@@ -694,6 +698,7 @@ def test_another_machine_has_the_settings_of_its_own_nics(tmp_path: Path, measur
     assert explained == pytest.approx(took, rel=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("how", "nics"),
     [
@@ -737,6 +742,7 @@ def _rated(path: Path, ranks: int, nodes: int, busbw: float) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_rows_of_several_nodes_do_not_tell_a_network_from_nvlinks(tmp_path: Path):
     """Two nodes of A100 at a fifth of their bandwidth: the network is named first, NVLinks beside it, and what would
     decide. With sound rows of one node only the network is left."""
@@ -750,6 +756,7 @@ def test_rows_of_several_nodes_do_not_tell_a_network_from_nvlinks(tmp_path: Path
     assert not any("one node" in line for line in found["next"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("log", [False, True])
 def test_settings_of_variables_come_last_and_not_if_a_log_denies_them(tmp_path: Path, log: bool):
     """Half of what the network gives is a matter of the network first. That someone excluded a protocol is named only
@@ -767,6 +774,7 @@ def test_settings_of_variables_come_last_and_not_if_a_log_denies_them(tmp_path: 
     assert not log or not {"no Simple", "only LL128", "only ring", "channels", "buffer size"} & tested
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alone", [False, True], ids=["several nodes", "one node too"])
 @pytest.mark.parametrize("fault", ["4 nics", "slow nic", "slow nvlink", "tcp", "healthy"])
 def test_made_up_tables_have_no_wrong_verdict(tmp_path: Path, fault: str, alone: bool):
@@ -827,6 +835,7 @@ SHIPPED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "where"),
     [

@@ -88,6 +88,7 @@ def errors(found: Calibrated) -> dict[str, float]:
     return {way["predicted_by"]: way["mape"] for way in found.document["beside"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machines", [2, pytest.param(6, marks=pytest.mark.long)])
 def test_a_fit_is_no_worse_than_the_profile_that_it_begins_with(machines: int, folder: Path):
     """Over machines that differ from the shipped profile as machines of a generation do: fitted to all-reduce on 2 and
@@ -105,6 +106,7 @@ def test_a_fit_is_no_worse_than_the_profile_that_it_begins_with(machines: int, f
     assert found["plain model"] > max(before)
 
 
+@pytest.mark.thorough
 def test_another_host_is_found(folder: Path):
     """A machine whose host launches faster and takes longer for each channel, of which blocks begin in turn: all-reduce
     on 2 and 4 ranks, launched by one process, shows it, and 8 ranks and an all-gather take what it says. GPUs stay what
@@ -216,6 +218,7 @@ def of_nodes(
     return name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("costs", "most", "step"),
     [
@@ -239,6 +242,7 @@ def test_a_network_of_another_kind_is_found(costs: dict[str, str], most: float, 
         assert low <= float(text.split()[0]) <= high
 
 
+@pytest.mark.thorough
 def test_a_named_cost_may_be_hidden_where_the_fit_begins(folder: Path):
     """Cables that are slower than ports and blocks of rings are found where they are named; where they are not slower,
     too, for the NIC moves a message after the proxy began it. Links to NICs hide behind cables: the refusal says it."""
@@ -304,6 +308,7 @@ def test_rows_that_agree_with_the_profile_leave_it(folder: Path):
     assert now.intervals == before.intervals
 
 
+@pytest.mark.thorough
 def test_a_fit_widens_no_interval_without_reason(folder: Path):
     """From rows that a fit meets, intervals of other calls of the machine are no wider than by the shipped profile:
     noise apart. From rows that no cost explains, they are wider."""
@@ -334,6 +339,7 @@ def test_a_fit_widens_no_interval_without_reason(folder: Path):
     assert np.mean(fitted_widths(list(map(bent, lines)))) > 1.5 * np.mean(shipped_widths)
 
 
+@pytest.mark.thorough
 def test_equal_calls_that_disagree_are_told_apart(folder: Path):
     """Of a table of two networks a line says how far equal calls are apart, and which column to keep one value of; of
     rows that agree within noise it says nothing."""
@@ -367,6 +373,7 @@ def test_a_unit_is_not_hidden_by_a_network() -> None:
     check_believable([*near, {**far, "fitted": False}], "hgx-h100")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("factor", "said"), [(0.04, "1/"), (30.0, "times as long as")])
 def test_a_table_of_another_machine_is_refused(folder: Path, factor: float, said: str):
     """Times that no fit brings near are an error in words, and nothing is written."""

@@ -87,6 +87,7 @@ def test_a_law_is_found_in_some_rows_and_predicts_the_others(studies: Path):
     assert Path("validation/plots/star.png").exists()
 
 
+@pytest.mark.thorough
 def test_a_named_study_leaves_the_report_of_all(studies: Path):
     """The report of a named study is printed and the file of all studies kept; with `-o` it is written there."""
     study(STUDY)

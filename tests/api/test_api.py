@@ -110,6 +110,7 @@ def test_results_are_written_as_by_the_command_line(tmp_path: Path):
     assert [row["busbw_GBps"] for row in back] == [row["busbw_GBps"] for row in rows]
 
 
+@pytest.mark.thorough
 def test_a_type_checker_knows_the_public_names(tmp_path: Path):
     """Who imports simcoll has its types, strictly, and no name beside the public ones."""
     lines = ["import simcoll as sc", 'reveal_type(sc.run("quickstart"))', 'reveal_type(sc.Link("1 GB/s", 0))', "sc.no"]

@@ -53,6 +53,7 @@ def written(name: str, nodes: int | None, to: str, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "nodes"), list(machines()))
 def test_every_system_is_the_same_when_it_is_written_and_read(name: str, nodes: int, tmp_path: Path) -> None:
     """A system that is exported, imported, or taken as a graph answers as its name does."""

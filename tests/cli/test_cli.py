@@ -253,6 +253,7 @@ def test_a_full_disk_is_no_wrong_input(
     )
 
 
+@pytest.mark.thorough
 def test_words_with_umlauts_in_every_locale(tmp_path: Path):
     """In a locale of ASCII, names, keys and files with umlauts are what they are in one of UTF-8; what is not UTF-8 is
     refused by name."""

@@ -89,6 +89,7 @@ def test_files_that_are_no_scenario(text: str, tmp_path: Path):
     assert all(line.startswith(f"{file}:") for line in found.err.splitlines())
 
 
+@pytest.mark.thorough
 def test_schema_accepts_what_is_shipped():
     """Every shipped scenario is valid under the printed JSON Schema."""
     validator = _validator()
@@ -152,6 +153,7 @@ def test_a_word_without_end_is_said_in_few(word: str) -> None:
     assert all(len(line) < 1000 and "Exceeds the limit" not in line for line in done.err.splitlines())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["explain", "run", "recommend"])
 def test_a_file_of_another_kind_is_called_by_its_kind(
     command: str, scenario: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

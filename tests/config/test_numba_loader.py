@@ -72,6 +72,7 @@ def test_work_alone_decides_what_is_compiled(kernel: Path, tmp_path: Path):
         assert _use(kernel, tmp_path / "own") == ("False,True,5,True\n", said)
 
 
+@pytest.mark.thorough
 def test_a_change_of_another_kernel_is_noticed(kernel: Path, tmp_path: Path):
     """Though numba looks at one file: a function that calls one in another file is compiled anew when that changes."""
     kernel.write_text(SIBLING, encoding="utf-8")
@@ -81,6 +82,7 @@ def test_a_change_of_another_kernel_is_noticed(kernel: Path, tmp_path: Path):
         assert _use(kernel, tmp_path / "own") == (f"False,True,{result},True\n", SAID)
 
 
+@pytest.mark.thorough
 def test_machine_code_is_the_users_alone(kernel: Path, tmp_path: Path):
     """Nobody else can read it. Where somebody else could have written a file, none of them is loaded."""
     folder = tmp_path / "own"

@@ -333,6 +333,7 @@ unequal = st.lists(
 )
 
 
+@pytest.mark.thorough
 @given(
     unequal,
     st.sampled_from(SHARINGS),

@@ -210,6 +210,7 @@ def check_chain(seed: int) -> bool:
     return found is not None
 
 
+@pytest.mark.thorough
 @batches(1, 20)
 def test_calls_that_follow_each_other_may_meet(batch: int) -> None:
     """Of 50 chains every one that can be put together takes as long as joined, and many can; each call is over in
@@ -264,6 +265,7 @@ def check_late(seed: int) -> bool:
     return found is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch", [2, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(3, 40))])
 def test_what_was_ahead_of_a_late_rank_need_not_be_known(batch: int) -> None:
     """Of 50 plans every one that can be put together takes as long as joined, and many can."""

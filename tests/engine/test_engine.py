@@ -143,6 +143,7 @@ def check(seed: int) -> None:
     check_fast(played, whole, seed)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("from_the_start")
 @batches(2, 402)
 def test_the_engines_are_the_rules(batch: int) -> None:

@@ -129,6 +129,7 @@ def _by_pair(program: Program) -> Program:
     return replace(program, way=way.ravel().astype(np.int32), routes=routes, memo={})
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("from_the_start")
 @pytest.mark.parametrize("batch", range(4))
 def test_one_loop_of_any_schedule_ends_as_the_program(batch: int) -> None:
@@ -146,6 +147,7 @@ def _numbers(totals: Totals | None) -> list[object]:
     return [np.asarray(value).tolist() for value in vars(totals).values()] if totals else []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("from_the_start")
 @batches(1, 30)
 def test_loops_end_as_the_whole_program(batch: int) -> None:
@@ -179,6 +181,7 @@ def slow(seed: int) -> None:
     same(own, whole, came, np.zeros(len(topology.links), np.int64), seed)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("from_the_start")
 def test_a_rest_is_felt_sooner_than_a_piece() -> None:
     """Nodes feel each other later as long as all pieces are whole, and no longer; in the last seeds this shows."""
@@ -212,6 +215,7 @@ def sizes_in_any_order(seed: int, compiled: bool) -> None:
             assert columns(found) == columns(expected), seed
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("from_the_start")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_sizes_leave_nothing_behind(compiled: bool) -> None:

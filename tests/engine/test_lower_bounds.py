@@ -194,6 +194,7 @@ def plans(draw: st.DrawFn) -> Schedule:
     return joined([plan.on(order[:n], 2 * n), plan.on(order[n:], 2 * n)])
 
 
+@pytest.mark.thorough
 @given(plans(), st.data())
 @settings(max_examples=90)
 def test_nothing_beats_the_bound_on_unequal_links(plan: Schedule, data: st.DataObject) -> None:

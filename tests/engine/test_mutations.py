@@ -271,6 +271,7 @@ def agree(kind: Callable[[int], Expected], mutation: Mutation) -> bool:
     return True
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_unbroken_they_agree(kind: Callable[[int], Expected]) -> None:
     """Copies of the modules with nothing replaced say what the oracle says."""

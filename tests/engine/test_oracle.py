@@ -150,6 +150,7 @@ def _start(
     return max(times)
 
 
+@pytest.mark.thorough
 def test_fifo_solves_its_equations() -> None:
     """Simulated or iterated to a fixed point, the equations of fifo have the one solution."""
     for seed in range(30):

@@ -132,6 +132,7 @@ def test_loops_cut_each_slot_into_pieces(data: st.DataObject) -> None:
     assert len({id(loop) for loop in loops if loop.min() == piece}) <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("from_the_start")
 @BATCHES
 def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
@@ -157,6 +158,7 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
     assert affine >= 5 * len(COMPILED)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("from_the_start")
 @BATCHES
 def test_a_stream_takes_as_long_as_the_schedule(batch: int) -> None:

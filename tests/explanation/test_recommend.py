@@ -110,6 +110,7 @@ def test_only_protocols_that_are_named_are_recommended() -> None:
         recommended({**keys, "protocol": "LL", "profile": "ideal"})
 
 
+@pytest.mark.thorough
 def test_with_a_profile_of_nccl_the_regret_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With NCCL's kernels pairs of algorithm and protocol are recommended, at each size no slower than what NCCL takes;
     and the CSV for its tuner says the same of NCCL's own, range by range, also from the JSON file."""

@@ -43,6 +43,7 @@ def test_best_without_kernels_is_auto():
     assert auto["time_us"] == best["time_us"]
 
 
+@pytest.mark.thorough
 def test_regret_is_what_nccl_s_choice_takes_longer():
     """Of each size: NCCL's choice as the table has it, the best pair, both times, and their ratio."""
     found = simcoll("tune", "hgx-h100", "--profile", "nccl-hopper", "--json").json

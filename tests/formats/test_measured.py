@@ -623,6 +623,7 @@ def _checked(form: str, wrong: int) -> str:
     return "\n".join([*head, *lines, f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["text", "old text", "json", "rccl", "csv"])
 def test_a_machine_that_computes_wrong_data_is_not_healthy(form: str, tmp_path: Path):
     """Wrong elements that a harness found are said at every door, first by `diagnose`, whose verdict is not healthy

@@ -61,6 +61,7 @@ def test_a_matrix_of_nvidia_smi_is_a_machine(tmp_path: Path):
     assert "# assumed: speeds" in path.read_text()  # the file tells it too
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [name for name in shipped_systems() if (gpu := load_system(name).gpu) and gpu.vendor == "nvidia"]
 )

@@ -13,7 +13,7 @@ from command import Outcome, simcoll
 
 from simcoll.formats import importers
 from simcoll.formats.schedules import msccl, schedule_json
-from simcoll.formats.topologies import _sketch
+from simcoll.nccl.protocols import nvlink_GBps
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.machine_files import read_shipped, template
 from simcoll.topology.topology_builder import load_system
@@ -66,7 +66,7 @@ def matrix_of(name: str) -> str:
     """What `nvidia-smi topo -m` would print on a shipped system."""
     system, plan = load_system(name), template(read_shipped(name).file)
     kinds = {device: data["kind"] for device, data in plan.devices}
-    each = _sketch.NVLINK.get(system.gpu.compute_capability or 0, 20.0) if system.gpu else 20.0
+    each = nvlink_GBps((system.gpu.compute_capability if system.gpu else None) or 0)
     nvlinks = {(u, v): round(link.bandwidth / 1e9 / each) for u, v, link in plan.links if link.kind == "nvlink"}
     tree = nx.Graph((u, v) for u, v, link in plan.links if u != v and link.kind != "nvlink")
     shown = [device for kind in ("gpu", "nic") for device in kinds if kinds[device] == kind]

@@ -56,6 +56,7 @@ def _imported(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
+@pytest.mark.thorough
 def test_private_modules_stay_in_their_room():
     """A module named `_x` is imported from its own room only."""
     for path in MODULES:

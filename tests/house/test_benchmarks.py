@@ -17,6 +17,7 @@ rates = st.integers(10**9, 10**11)
 LATENCY = 500_000
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(rates, rates), min_size=2, max_size=6), st.integers(1, 10**6))
 def test_the_naive_ring_in_simpy_ends_when_ours_does(hosts: list[tuple[int, int]], nbytes: int) -> None:
     """A ratio means something only if both replay the same ring, on whatever links."""

@@ -35,6 +35,7 @@ def names(page: Path) -> str:
 RUN = [page for page in PAGES if re.search(r"^```(console|python|pycon|yaml)$", page.read_text("utf-8"), re.M)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", RUN, ids=names)
 def test_a_page_is_a_session(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -140,6 +141,7 @@ def test_a_page_has_no_holes(page: Path) -> None:
     assert not re.search(r"^`{3,}\{|README\.md\) <!-- include", text, re.M)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("model", [Scenario, Profile], ids=lambda model: model.__name__)
 def test_every_key_has_a_meaning_and_a_page(model: type[Model]) -> None:
     """Below each field of what files hold stands its text, and a page shows the table of the model."""

@@ -24,6 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "unpacked"
 
 
+@pytest.mark.thorough
 def test_a_wheel_carries_its_files(wheel: Path) -> None:
     """Topologies, scenarios, measured tables and profiles of the checkout are all in the wheel."""
     for inside, outside in (
@@ -38,6 +39,7 @@ def test_a_wheel_carries_its_files(wheel: Path) -> None:
     assert figures == {p.name for p in (wheel / "simcoll" / "nccl").glob("*.yaml")} and figures
 
 
+@pytest.mark.thorough
 def test_a_wheel_works_from_any_folder(wheel: Path, tmp_path: Path) -> None:
     """An installed simcoll finds its systems and scenarios wherever it is called."""
     env = {**os.environ, "PYTHONPATH": str(wheel)}

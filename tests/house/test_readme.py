@@ -19,6 +19,7 @@ from simcoll.schedule import registry
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_what_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
     """From top to bottom, in one folder, each simcoll command ends with 0 and prints what stands below it.
 

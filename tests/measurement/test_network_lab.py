@@ -106,6 +106,7 @@ def test_the_schedule_is_what_runs(scenario: Path, algorithm: str):
         assert wanted < count < 1.3 * wanted, (link, count / wanted)
 
 
+@pytest.mark.thorough
 @needs_root
 @pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_an_interrupted_lab_leaves_nothing(scenario: Path, ending: signal.Signals):

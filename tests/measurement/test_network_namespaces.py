@@ -234,6 +234,7 @@ def test_what_was_killed_while_it_was_made_is_removed():
         assert not nobody.exists()
 
 
+@pytest.mark.thorough
 @needs_root
 def test_ctrl_c_leaves_nothing(hold: Hold):
     """An interrupted run takes its network down."""
@@ -244,6 +245,7 @@ def test_ctrl_c_leaves_nothing(hold: Hold):
     assert not _of(holder.pid)
 
 
+@pytest.mark.thorough
 @needs_root
 def test_a_killed_run_is_cleaned_up_by_the_next(hold: Hold):
     """What a killed run left is removed when the next begins, what a living one holds is not."""

@@ -258,6 +258,7 @@ def test_auto_is_what_can_be_sent(tmp_path: Path):
     assert "all_reduce/ring, 8 ranks" in told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", sorted((ROOT / "validation" / "cases").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_cases_can_be_run(path: Path):
     """Every point of every case is served by gloo, and the first and the last can be predicted."""
@@ -582,6 +583,7 @@ def test_a_launch_is_bounded():
     assert not marked(mark)
 
 
+@pytest.mark.thorough
 @needs_proc
 @pytest.mark.parametrize(
     ("blow", "status"),

@@ -229,6 +229,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return Schedule.from_steps(messages, collective="all_reduce", algorithm="any", n=n, n_chunks=chunks)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("post", ["overlapped", "grouped"])
 @given(schedule=schedules(), chunk=st.sampled_from([0, 2]), seed=st.integers(0, 99))
@@ -341,6 +342,7 @@ def _own(program: Program, rank: int) -> list[int]:
     return np.flatnonzero(((program.src == rank) | (program.dst == rank)) & away).tolist()
 
 
+@pytest.mark.thorough
 def test_over_the_fake_group():
     """Every rank of every algorithm posts what it would to NCCL, over torch's `fake` group of its size, and ends."""
     from torch.testing._internal.distributed.fake_pg import FakeStore

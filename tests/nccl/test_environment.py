@@ -100,7 +100,7 @@ def test_levels(written: object) -> None:
         ({"NCCL_NET": "Socket"}, ("'NCCL_NET': not modelled; for sockets take `profile: PROFILE+tcp`",)),
         ({"NCCL_ALGO": "Trew"}, ("'Trew' is no algorithm", "did you mean 'tree'?")),
         ({"NCCL_PROTO": "LL;x:LL"}, ("'x' is no collective",)),
-        ({"NCCL_P2P_LEVEL": "NODE"}, ("'NODE' is no distance", "PHB")),
+        ({"NCCL_P2P_LEVEL": "NODE"}, ("'NODE' is not known", "PHB")),
         ({"NCCL_MAX_NCHANNELS": 0}, ("0 is out of range",)),
         ({"NCCL_MIN_NCHANNELS": 65}, ("65 is out of range",)),
         ({"NCCL_P2P_DISABLE": 7}, ("7 is not known",)),

@@ -45,6 +45,7 @@ print(search(load_system("dgx1-v100"), 4, across=False))
 """
 
 
+@pytest.mark.thorough
 def test_kept_graphs_are_those_that_are_found(tmp_path: Path) -> None:
     """A later process finds what an earlier one kept; it searches anew where the file is damaged."""
     environment = os.environ | {"SIMCOLL_CACHE_DIR": str(tmp_path / "cache")}

@@ -310,17 +310,17 @@ def test_constants_move_with_releases() -> None:
     """What is known to have moved has moved at that release, and nothing moves between patches."""
     nccl = functools.partial(tuner_constants.read, "nccl")
     assert nccl().model_copy(update={"release": "2.30.7"}) == nccl("2.30.7")
-    assert nccl("2.29").ceilings_GBps.nvls_tree["blackwell"][2] == 43.8
+    assert nccl("2.29").ceilings_GBps["nvls_tree"]["blackwell"][2] == 43.8
     assert nccl("2.28").hop_us["net"]["nvls_tree"][2] == 14 and nccl("2.29").hop_us["net"]["nvls_tree"][2] == 20.9
     assert nccl("2.27").nvls_share == pytest.approx(5 / 6) and nccl("2.28").nvls_share is None
     assert [nccl(v).base_us["tree"][2] for v in ("2.18", "2.19", "2.22", "2.23")] == [8.4, 0, 0, 8.4]
     assert [nccl(v).hop_us["nvlink"]["tree"][2] for v in ("2.18", "2.19", "2.22", "2.23")] == [4, 28, 28, 4]
-    assert [nccl(v).ceilings_GBps.ll["hopper"][0] for v in ("2.20", "2.21")] == [87.7, 141]
-    assert [nccl(v).shares.ring_ll for v in ("2.20", "2.21")] == [0.25, 0.5]
+    assert [nccl(v).ceilings_GBps["ll"]["hopper"][0] for v in ("2.20", "2.21")] == [87.7, 141]
+    assert [nccl(v).shares["ring_ll"] for v in ("2.20", "2.21")] == [0.25, 0.5]
     old = make("dgx-a100", version="2.20").entries  # 12 x 20 GB/s: a quarter of it to reductions, else a third
     assert old["all_reduce", "ring", "LL"].bandwidth_GBps == pytest.approx(60 * 8 / 14)
     assert old["all_gather", "ring", "LL"].bandwidth_GBps == pytest.approx(80 * 8 / 7)
-    twice = nccl("2.27").ceilings_GBps.tree
+    twice = nccl("2.27").ceilings_GBps["tree"]
     assert twice["blackwell"] == pytest.approx([2 * ceiling for ceiling in twice["hopper"]])
 
 

@@ -37,6 +37,7 @@ from simcoll.schedule.names import Protocol
 SIZES = st.one_of(st.sampled_from([2**k for k in range(3, 26)]), st.integers(1, 2**22).map(lambda n: n * ITEM))
 
 
+@pytest.mark.thorough
 @settings(max_examples=150)
 @given(
     st.sampled_from(SWITCHED),

@@ -106,6 +106,7 @@ def _rows(folder: Path) -> int:
     return sum(log.read_text(encoding="utf-8").count("\n") for log in folder.glob("*.jsonl"))
 
 
+@pytest.mark.thorough
 def test_a_cluster_changes_nothing(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The bytes of a run on this machine, although the files that the scenario names are not where the workers are."""
     monkeypatch.chdir(folder)
@@ -124,6 +125,7 @@ def test_mistakes_in_files_are_placed_as_here(cluster: Cluster, folder: Path, mo
     assert simcoll("run", "s.yaml", "--quiet", "--cluster", cluster.address) == here
 
 
+@pytest.mark.thorough
 def test_own_algorithms_come_along(cluster: Cluster, folder: Path):
     """An algorithm from a module that the workers do not have runs there."""
     words = ["run", "s.yaml", "--set", "algorithm=[own, auto]", "--json"]
@@ -215,6 +217,7 @@ def test_addresses_where_nobody_answers(what: str, folder: Path, monkeypatch: py
     assert not (folder / "out").exists()
 
 
+@pytest.mark.thorough
 def test_without_dask(folder: Path):
     """Where the extra is not installed, the command that installs it is told."""
     code = f"import sys; sys.modules['distributed'] = None; {SCRIPT}"

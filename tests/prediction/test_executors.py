@@ -82,6 +82,7 @@ def test_limits_of_channels_hold_for_every_kernel():
     assert limited[1] == free
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("system", ["hgx-h100", "l40s-pcie", "mi300x"])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
 def test_one_question_has_one_bound(system: str, collective: str):
@@ -328,6 +329,7 @@ def test_two_shot_overtakes_one_shot_where_vllm_changes_over(system: str, n: int
     assert {quicker(nbytes, 2) for nbytes in (1 << 10, 1 << 18, 4 << 20)} == {"all_pairs"}
 
 
+@pytest.mark.thorough
 def test_a_fit_finds_the_costs_of_loads(tmp_path: Path):
     """From times that they make, beginning at other values; the rest of the profile stays."""
     truth = {"launch": 4_000_000, "flag": 300_000, "load": 900_000, "reach": 0.7}
@@ -365,6 +367,7 @@ def test_a_call_takes_as_long_in_a_plan_as_alone(how: dict[str, str]):
     assert predict(point).time_ps == ran(**how).time_ps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [{"executor": "msccl"}, {"executor": "p2p"}, {"protocol": "pull"}], ids=str)
 def test_causes_of_a_kernels_time_add_up(how: dict[str, str], tmp_path: Path):
     """Each has a text, and together they are the time."""

@@ -195,6 +195,7 @@ LONG_CALLS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("system", "nodes", "sizes", "called"),
     [*CALLS, *(pytest.param(*call, marks=pytest.mark.long) for call in LONG_CALLS)],
@@ -251,6 +252,7 @@ def test_auto_takes_what_nccl_runs_there() -> None:
     assert tried[1] >= {"ring", "nvls"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["ring", "chain_tree"])
 def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its share of all links one copy of a large call takes what all of them take, within 2 %, and the

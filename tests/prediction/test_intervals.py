@@ -158,6 +158,7 @@ def alike(cluster: str, place: str, errors: Sequence[float]) -> list[ClusterRow]
     return [ClusterRow(cluster, row, point, place, 0.0, 1.0, seen=False) for row in rows]
 
 
+@pytest.mark.thorough
 @given(st.floats(0.02, 0.3), st.floats(0.02, 9))
 def test_a_machine_that_is_far_off_decides_little(usual: float, off: float) -> None:
     """Of ten machines alike and one that is not, a cell has the error of the ten, or less."""
@@ -166,6 +167,7 @@ def test_a_machine_that_is_far_off_decides_little(usual: float, off: float) -> N
     assert {cell.error for cell in cells.values()} == {round(usual / NORMAL_90, 4)}
 
 
+@pytest.mark.thorough
 @given(st.integers(1, 40))
 def test_each_cluster_counts_once(times: int) -> None:
     """A machine with many more rows than others moves no cell."""
@@ -177,6 +179,7 @@ def test_each_cluster_counts_once(times: int) -> None:
     assert once.cells == more.cells
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("machines", "least"), [(3, 0.8), (30, 0.88)])
 def test_rows_of_the_next_machine_are_within_a_cell(machines: int, least: float, seed: int = 7) -> None:
     """Machines differ by factors; of the rows of further ones nine in ten are within the cell of many machines, and not

@@ -35,6 +35,7 @@ from simcoll.topology.machine_files import shipped_systems
 from simcoll.topology.topology_builder import load_system
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(
     st.sampled_from(["hgx-h100", "dgx-a100"]),

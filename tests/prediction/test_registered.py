@@ -91,6 +91,7 @@ def test_a_call_of_a_plan_is_the_same() -> None:
     assert plan.time_ps == alone.time_ps
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("launch", "family"),
     [

@@ -213,6 +213,7 @@ def test_racks_have_as_many_heads_as_nccl_has() -> None:
     assert channel(found).call.message <= 2**26 / (channel(found).call.channels * 32)
 
 
+@pytest.mark.thorough
 def test_two_racks_take_no_leap() -> None:
     """NCCL has NVLSTree between racks, too, so that no doubling of a size takes three times as long."""
     times = [call("gb200-nvl72", "all_reduce", 2**power, nodes=2) for power in range(20, 34)]

@@ -71,6 +71,7 @@ def test_shards_in_any_order(of: int, scenario: Path, whole: bytes, tmp_path: Pa
     assert (tmp_path / "results.csv").read_bytes() == whole
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_no_shard_computes_what_shards_left(scenario: Path, whole: bytes, tmp_path: Path):
     """`simcoll run` without --shard uses the rows of all shards, of whatever number of them, and ends the sweep."""
     for share in ("1/2", "3/5", "2/5"):
@@ -82,6 +83,7 @@ def test_a_run_that_is_no_shard_computes_what_shards_left(scenario: Path, whole:
     assert (tmp_path / "results.csv").read_bytes() == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [pytest.param("theirs", marks=pytest.mark.long), "none"])
 def test_shards_at_the_same_moment(rows: str, scenario: Path, whole: bytes, tmp_path: Path):
     """Two shards side by side, from nothing or with all rows there already so that all of them finish at once: all

@@ -175,6 +175,7 @@ def _kept(folder: Path) -> list[str]:
     return [json.loads(line)["key"] for line in lines if line.startswith("{") and line.endswith("}}")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     # One process writes the log in each of these; test_shards.py has more of the last.

@@ -44,6 +44,7 @@ def took(*args: Any, **more: Any) -> int:
     return found.time_ps if found else 0
 
 
+@pytest.mark.thorough
 @settings(max_examples=40)
 @given(
     st.sampled_from(MACHINES),
@@ -65,6 +66,7 @@ def test_worse_links_are_never_quicker(
     assert bad <= worse and (key == "bandwidth" or usual <= bad or not bad)
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(
     st.sampled_from(FABRICS),

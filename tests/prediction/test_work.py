@@ -90,6 +90,7 @@ def test_all_doors_refuse_it(door: str, tmp_path: Path) -> None:
     assert door != "run" or f"{path}:6:10: topology.hosts: more than 507 billion messages" in asked.err
 
 
+@pytest.mark.thorough
 def test_recommend_leaves_out_what_is_too_large(tmp_path: Path) -> None:
     """And recommends another algorithm, also where the scenario names the one that is."""
     hosts = 50_000
@@ -104,6 +105,7 @@ def test_recommend_leaves_out_what_is_too_large(tmp_path: Path) -> None:
     assert re.search(REASONS, advice["left_out"]["all_pairs"])
 
 
+@pytest.mark.thorough
 def test_recommend_refuses_more_choices_than_anybody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a topology is built; fewer choices are taken, and so is a longer time."""
     few = [Point(Scenario.model_validate(RING | {"topology": {**TREE, "hosts": 1000}, "size": "4 MB"}))]

@@ -49,6 +49,7 @@ def page(chromium: Any, tmp_path: Path) -> Iterator[Any]:
         assert complaints == []
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 def test_times_are_those_of_the_engine(page: Any) -> None:
     """On a full mesh the page takes each schedule as long as the engine does, and its closed form agrees with both."""
@@ -67,6 +68,7 @@ def test_times_are_those_of_the_engine(page: Any) -> None:
     assert priced > 100
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 def test_a_size_is_that_of_a_scenario(page: Any) -> None:
     """At every collective the page says of the size in its list what a scenario says of it; a barrier has none."""

@@ -181,6 +181,7 @@ def pixels(figure: Figure) -> Any:
     return np.asarray(canvas.buffer_rgba()).astype(int)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("others", [(), ("tree",)], ids=["one algorithm", "two"])
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_equal_lines_of_one_algorithm_are_seen(count: int, others: tuple[str, ...]) -> None:
@@ -613,6 +614,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FIGURES)
 def test_saved_whole(name: str, tmp_path: Path) -> None:
     """A figure is written, into a folder that need not exist, and nothing of it lies outside the page."""

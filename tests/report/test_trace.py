@@ -298,6 +298,7 @@ ASK = """async (sql) => {
 THREADS = "join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)"
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 @pytest.mark.parametrize(
     "name",

@@ -80,6 +80,7 @@ def check_choices(keys: dict[str, Any], points: int, folder: Path) -> str:
     return text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asked", [["auto"], ["best"], ["auto", "best", "ring"], ["all"]])
 def test_results(asked: list[str], tmp_path: Path) -> None:
     """Of every point of a sweep, whatever was asked for, the file chooses the quickest pair that ran; of `auto` alone

@@ -158,6 +158,7 @@ def test_rows_without_a_difference_have_no_brackets() -> None:
     assert "2 steps: 1.78 ms to 5.04 ms;" in found
 
 
+@pytest.mark.thorough
 def test_sums_are_the_same_on_every_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Python 3.12 adds floats with compensation, 3.11 without: no column and no document may show which it was."""
 

@@ -391,6 +391,7 @@ def test_what_the_host_takes_is_found_again(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_what_a_graph_takes_is_found_again(tmp_path: Path) -> None:
     """A column of the table says so, or the user; both ways can be learnt one after the other, and a fit of all else
     keeps them."""
@@ -411,6 +412,7 @@ def test_what_a_graph_takes_is_found_again(tmp_path: Path) -> None:
     assert parse_profile(written, "learnt.yaml").graph == graph
 
 
+@pytest.mark.thorough
 def test_what_a_first_launch_takes_is_no_part_of_the_launch(tmp_path: Path) -> None:
     """Processes of 2 and of 8 GPUs tell both apart. One of 8 alone does not: that is refused where the profile does not
     know the upload, and the launch is fitted where it does."""
@@ -432,6 +434,7 @@ def test_what_a_first_launch_takes_is_no_part_of_the_launch(tmp_path: Path) -> N
     assert found["parameters"][0]["value"] == pytest.approx(GRAPHED / 1e6, rel=0.1)
 
 
+@pytest.mark.thorough
 def test_what_a_table_says_of_launches_is_fitted_with_all_else(tmp_path: Path) -> None:
     """Rows that say that one process launched them tell of the host, besides what rows tell anyway, and of what the
     host hides they tell nothing; what does not say it knows no host."""
@@ -470,6 +473,7 @@ def test_a_table_is_predicted_as_it_was_launched(tmp_path: Path, law: Path) -> N
         assert (max(errors) < 1e-4) is right
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("way", "family"),
     [pytest.param([gpus("all")], "one process", marks=pytest.mark.long), (["launch.graph=true"], "graph")],

@@ -256,6 +256,7 @@ def fault_of(*words: object) -> str | None:
     return None
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("made", [mutant, troubled])
 @pytest.mark.parametrize("numbers", [range(100), pytest.param(range(100, 2000), marks=pytest.mark.long)], ids=len)

@@ -60,6 +60,7 @@ def time_ps(*assignments: str, **keys: Any) -> int:
 # --- what is shipped ---
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
 def test_shipped_scenarios_run(file: Path):
     """Every shipped scenario opens with a comment, has its file's name, and every row has a result."""
@@ -82,6 +83,7 @@ def _runs(file: Path, assignments: list[str]) -> None:
     assert all(row["time_us"] >= row["lower_bound_us"] > 0 for row in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "plots"),
     [
@@ -381,6 +383,7 @@ def test_a_profile_of_nics_is_none_of_calls(name: str):
 # --- the same again ---
 
 
+@pytest.mark.thorough
 def test_results_are_the_same_every_time(tmp_path: Path):
     """Byte-identical results.csv, twice, and for one job or two."""
     words = ["--set", "size=[64 KiB, 1 MiB]", "--set", "plots=[]", "--quiet"]

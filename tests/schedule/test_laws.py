@@ -246,6 +246,7 @@ def test_uneven_blocks(data: st.DataObject, n: int) -> None:
             same(run(s, inputs, weights=weights), oracle(collective, inputs, root=root, weights=weights))
 
 
+@pytest.mark.thorough
 @given(st.data(), st.sampled_from([pair for pair in ENTRIES if pair not in MAY_REPEAT]), st.integers(2, 12))
 @settings(max_examples=120, deadline=None)
 def test_every_slot_of_every_transfer_is_needed(data: st.DataObject, pair: tuple[str, str], n: int) -> None:
@@ -655,6 +656,7 @@ def test_sending_what_was_never_put_there_is_refused() -> None:
         prove(played)
 
 
+@pytest.mark.thorough
 def test_a_schedule_beyond_memory_is_refused_in_words() -> None:
     """A table of 2 × 10^14 rows is not begun."""
     with pytest.raises(InputError, match=r"199999980000000 rows of a table take 5199999 GB of memory"):

@@ -124,6 +124,7 @@ def of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str,
     return list(made((2, 4), ("all_gather", "all_reduce"), every=6))
 
 
+@pytest.mark.thorough
 def test_tables_of_others_are_scored(of_others: list[dict[str, Any]]) -> None:
     """The board scores the tables of a folder by cluster, as clusters.yaml names them: series that are near, what
     intervals hold, rivals, signed errors by region."""

@@ -52,6 +52,7 @@ def _costs(known: Known) -> dict[str, float]:
     return known.costs
 
 
+@pytest.mark.thorough
 def test_what_rows_show_is_found_and_the_rest_is_common(together: Together) -> None:
     """Latencies are found where a law put them, but drawn to each other; flushes, which Hopper does not need, stay
     those of the family."""
@@ -73,6 +74,7 @@ def test_a_cluster_left_out_says_nothing_of_itself(together: Together) -> None:
     assert missed.widths[at] > 2 * together.known["b"].widths[at]
 
 
+@pytest.mark.thorough
 def test_what_a_network_derives_counts_before_its_family(together: Together) -> None:
     """Left out, a transport has the costs that its profile derives, and the others are as they were; where rows show a
     cost it is near them."""

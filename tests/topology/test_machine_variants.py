@@ -28,6 +28,7 @@ def times(on: str | Mapping[str, Any], collective: str = "all_reduce", **keys: A
 SEARCHED: dict[str, Any] = dict.fromkeys(("gb300-nvl72", "h100-nvl"), pytest.mark.long)  # for seconds, if not cached
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=SEARCHED.get(n, ())) for n in (*RELATIVES, "mi250x", "dgx-spark")]
 )

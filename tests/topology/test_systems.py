@@ -282,6 +282,7 @@ def test_own_machine(tmp_path: Path) -> None:
     assert topology.default_groups(topology.ranks)[2] == (8, 9, 10, 11)
 
 
+@pytest.mark.thorough
 def test_work_on_a_file_grows_with_its_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns of a rule are matched once, however many devices they match; links that no memory holds are refused
     before they are made."""

@@ -156,6 +156,7 @@ def any_graph(rng: random.Random) -> nx.DiGraph:
     return graph
 
 
+@pytest.mark.thorough
 @given(st.randoms(use_true_random=False), st.sampled_from(["shortest", "ecmp", "rails", "own-nics"]))
 def test_routes_at_once_are_those_of_each_on_any_graph(rng: random.Random, policy: str) -> None:
     """Of few pairs and of many, also where a device is asked for under several numbers, or others before, and where

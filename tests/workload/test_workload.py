@@ -358,6 +358,7 @@ DONE = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(st.tuples(DONE, st.sampled_from("ab"), st.integers(0, 5)), min_size=1, max_size=6))
 def test_a_step_is_computation_waiting_and_communication(asked: list[tuple[dict[str, Any], str, int]]) -> None:
     """The parts of a step add up, at any rate of links. Over infinitely fast links no communication is exposed, neither

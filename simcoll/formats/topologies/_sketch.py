@@ -15,12 +15,11 @@ from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import SimcollError
+from simcoll.nccl.protocols import nvlink_GBps
 from simcoll.topology.machine_files import LinkRule, SystemFile, read_shipped, shipped_systems, template
 from simcoll.topology.topology_builder import load_system
 from simcoll.topology.wiring import GPU_LINKS
 
-NVLINK: Final = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1, 103: 40.1}
-"""GB/s of one NVLink and one direction by compute capability, as NCCL 2.30 counts it (topo.h)."""
 NVLINKS: Final = {60: 4, 70: 6, 75: 2, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
 """Number of NVLinks of a GPU by compute capability, by data sheets (P100, V100, RTX 8000, A100, A40, H100, B200)."""
 _SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 80: "dgx-a100", 86: "l40s-pcie", 89: "l40s-pcie", 90: "hgx-h100",
@@ -63,7 +62,7 @@ def check_assumed(source: str, assumed: str | None, contradiction: str) -> None:
 
 def nvlinks(system: SystemFile) -> frozenset[int]:
     """Return the numbers of NVLinks that pairs of GPUs have, as `nvidia-smi` counts them; empty without NVLink."""
-    each = NVLINK.get((system.gpu.compute_capability if system.gpu else None) or 0, 20.0)
+    each = nvlink_GBps((system.gpu.compute_capability if system.gpu else None) or 0)
     rules = [rule for rule in system.links if rule.kind == "nvlink"]
     return frozenset(round(_number(rule.bandwidth, "GB/s") / each) for rule in rules)
 
@@ -95,7 +94,7 @@ class LenderSystem:
     @property
     def nvlink(self) -> float:
         """Bandwidth of one NVLink in GB/s."""
-        return NVLINK[max((known for known in NVLINK if known <= self.capability), default=70)]
+        return nvlink_GBps(self.capability)
 
     def switched(self, count: int, gpus: int) -> bool:
         """Return whether NVSwitches join `gpus` GPUs of which all pairs have `count` NVLinks. By a switch all links of

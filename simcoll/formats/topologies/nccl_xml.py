@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from simcoll.config import xml_tree
 from simcoll.config.xml_tree import Element
@@ -37,17 +36,18 @@ _CURE: Final = "give a file that NCCL_TOPO_DUMP_FILE wrote"
 MOST_DEVICES: Final = 2048  # of one machine: far more than any has
 MOST_PROCESSORS: Final = 64  # of one machine: far more than any has
 
-T = TypeVar("T")
-
 _LANE: Final = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 1/80 GB/s per lane, by GT/s, as NCCL
 _SWITCH, _NIC, _GPU = ("0x0604", "0x0801"), ("0x02",), ("0x03", "0x12")  # beginnings of classes of PCIe devices
 _NVSWITCH, _BRIDGE_TO_CPU = "0x068000", "0x068001"
-_XGMI: Final = {"906": 24.0, "908": 24.0, "90a": 36.0, "910": 36.0, "94": 48.0}
-"""GB/s of a link and direction by how `gcn` begins, as RCCL counts it (topo.h: VEGA, MI200 and GFX94X_XGMI_WIDTH)."""
-_CHIPS: Final = {"906": ("MI50 or MI60", "vega20"), "908": ("MI100", "cdna1"), "90a": ("MI210 or MI250X", "cdna2"),
-                 "910": ("MI210 or MI250X", "cdna2"), "94": ("MI300", "cdna3"), "950": ("MI350X or MI355X", "cdna4"),
-}  # fmt: skip
-"""GPUs and their generation by how `gcn` begins (list of GPUs in the documentation of LLVM's AMDGPU backend)."""
+_CHIPS: Final = {
+    "906": ("MI50 or MI60", "vega20", 24.0),
+    "908": ("MI100", "cdna1", 24.0),
+    "94": ("MI300", "cdna3", 48.0),
+    **dict.fromkeys(("90a", "910"), ("MI210 or MI250X", "cdna2", 36.0)),
+    "950": ("MI350X or MI355X", "cdna4", 0.0),
+}
+"""By how `gcn` begins: GPUs and their generation (documentation of LLVM's AMDGPU backend, list of GPUs); GB/s of one
+xGMI link and direction as RCCL counts it (topo.h: VEGA, MI200 and GFX94X_XGMI_WIDTH), 0 if this is not known."""
 
 
 @dataclass
@@ -196,7 +196,7 @@ def _pattern(gpus: list[_PcieDevice], skeleton: bool, source: str, assumed: str 
 
 def _amd_system(gpus: list[_PcieDevice], source: str) -> str:
     """Return the first shipped system with such GPUs of AMD. Raises SimcollError with the GPUs' name if none has."""
-    model, generation = _of_gcn(_CHIPS, gpus) or ("unknown", "")
+    model, generation, _ = _chip(gpus) or ("unknown", "", 0.0)
     systems = {name: file.gpu for name in shipped_systems() if (file := load_system(name)).gpu}
     known = {name: gpu for name, gpu in systems.items() if gpu and gpu.vendor == "amd"}
     if fitting := [name for name, gpu in known.items() if gpu.generation == generation]:
@@ -211,9 +211,9 @@ def _gcn(gpus: list[_PcieDevice]) -> str:
     return f"gfx{said}" * bool(said)
 
 
-def _of_gcn(table: Mapping[str, T], gpus: list[_PcieDevice]) -> T | None:
-    """Return the value for the GPUs' architecture of a table by how `gcn` begins; None if it has none."""
-    return next((value for begins, value in table.items() if _gcn(gpus).startswith(f"gfx{begins}")), None)
+def _chip(gpus: list[_PcieDevice]) -> tuple[str, str, float] | None:
+    """Return the row of `_CHIPS` for the GPUs' architecture; None if it has none."""
+    return next((chip for begins, chip in _CHIPS.items() if _gcn(gpus).startswith(f"gfx{begins}")), None)
 
 
 def _tell(
@@ -301,9 +301,9 @@ def _between_gpus(
     by_bus = {box.busid: names[id(box)] for box in gpus}
     switched: list[tuple[str, float]] = []
     lent = sketch.pattern.speed("xgmi").bandwidth if sketch.pattern.has("xgmi") else sketch.pattern.nvlink
-    own = _of_gcn(_XGMI, gpus) if sketch.pattern.has("xgmi") else None
-    each = lent if own is None else own
-    lender_gpu, (model, generation) = sketch.pattern.file.gpu, _of_gcn(_CHIPS, gpus) or (_gcn(gpus), _gcn(gpus))
+    lender_gpu, (model, generation, own) = sketch.pattern.file.gpu, _chip(gpus) or (_gcn(gpus), _gcn(gpus), 0.0)
+    known = sketch.pattern.has("xgmi") and own > 0
+    each = own if known else lent
     for box in gpus:
         name, to_switch = names[id(box)], 0.0
         assert box.gpu is not None
@@ -328,7 +328,7 @@ def _between_gpus(
         for name, bandwidth in switched:
             sketch.join(name, switch, sketch.pattern.speed("nvlink", bandwidth))
     if switched or any(speed.kind in ("nvlink", "xgmi") for speed in sketch.links.values()):
-        by = f"as in {sketch.pattern.name}" if own is None else "as RCCL counts them for such GPUs"
+        by = "as RCCL counts them for such GPUs" if known else f"as in {sketch.pattern.name}"
         if model and lender_gpu and lender_gpu.generation != generation:  # the pattern's profile does not apply
             sketch.keys["gpu"] = {"vendor": "amd", "model": model, "generation": generation}
             sketch.keys["profile"] = "one-port"
