@@ -34,6 +34,7 @@ MOST_PIECES: Final = 256
 MOST_RANKS: Final = 64  # behind switches, which are removed by tens of thousands of maximum flows
 FINEST: Final = 20_000  # largest common denominator of a linear program's solution
 MOST_TREES: Final = 64  # of one root, if a solution's fractions are too fine
+GOOD: Final = 0.995  # share of the optimum with which more trees are not tried
 
 
 class Move(NamedTuple):
@@ -340,6 +341,8 @@ def _whole(graph: FlowGraph, shares: Floats, widths: list[Floats], most: int) ->
             low, high = (low, middle) if _fit(graph, _floors(widths, middle), roots) else (middle, high)
         if best is None or roots.sum() / high > best[0] * (1 + 1e-6):
             best = float(roots.sum() / high), roots
+        if best[0] > GOOD * float(shares.sum()):
+            break
     assert best is not None
     for room in (1.0, 1.01, 1.03, 1.1):
         yield best[1], _floors(widths, room * float(best[1].sum()) / best[0])
