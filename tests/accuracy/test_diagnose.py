@@ -445,7 +445,10 @@ def test_false_alarms_are_rare(tmp_path: Path):
     for setup in (A100, H100, B200, L40S, A100X2, SLINGSHOT):
         took = times(setup)
         for seed in range(100):
-            assert diagnosed(table(tmp_path, setup, took, seed, 0.05), setup[0])["explained_by"] == "healthy", (setup, seed)
+            assert diagnosed(table(tmp_path, setup, took, seed, 0.05), setup[0])["explained_by"] == "healthy", (
+                setup,
+                seed,
+            )
 
 
 REGIONS = {"latency-bound": (512, 2**19), "middle": (2**20, 2**23), "bandwidth-bound": (2**24, 2**29)}
