@@ -123,6 +123,7 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     found = simcoll("diagnose", path, "--topology", system, *words, "--json")
     assert found.status in (0, 1), found.err
     document = dict(found.json)
+    document = document["tables"][0] if "tables" in document else document  # of a table within a log
     off = [region for region in document["regions"] if region["off"]]
     assert (found.status == 0) == (document["explained_by"] == "healthy") <= (not off)
     assert document["explained_by"] in (None, document["hypotheses"][0]["hypothesis"])

@@ -66,7 +66,7 @@ def alone(file: GivenFile, case: Case) -> tuple[Document, Finding]:
     document = diagnosed(text, file.name, case.machine, case.where, case.sets, case.tell)
     finding = _by_hypothesis(document, file.name, guessed=False)
     if finding.role == "sound" and document["explained_by"] != "healthy":
-        finding = replace(finding, role="symptom", cause="faster than expected")
+        finding = replace(finding, role="symptom", cause=document["explained_by"] or "faster than expected")
     return document, finding
 
 
