@@ -18,11 +18,13 @@ from pydantic import Field
 from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, Place, SimcollError, did_you_mean
-from simcoll.prediction.training_step import CallTimes, TrainingPrediction, predict_training
+from simcoll.prediction.training_step import CallTimes, TrainingPrediction, planner_of, predict_training
 from simcoll.scenario import scenario_files
 from simcoll.scenario.profile import CostSetting, load_profile
+from simcoll.scenario.scenario import Scenario
 from simcoll.topology.topology_builder import load_system
 from simcoll.units import PS_PER_S
+from simcoll.workload.training_memory import Memory, memory_of
 
 SCHEMA: Final = "simcoll.accuracy.steps/1"
 Row = Mapping[str, str]
@@ -48,6 +50,7 @@ class _FrameworkWord(Model):
     of_models: str | None = None
     gpu: str | None = None
     system: str | None = None
+    holds: tuple[float, float] = (0.75, 1.35)
 
 
 class _Words(Model):
@@ -250,36 +253,41 @@ def predicted(text: str, source: str, where: Sequence[str] = ()) -> Document:
     """Predict each row of a table of published steps, and return the document that `simcoll steps --json` prints.
     Raises InputError for a table that is none of training steps."""
     rows = rows_of(text, source, where)
-    door = _Door()
+    door = Door()
     points = [_point(line, row, source, door) for line, row in rows]
     return {"schema": SCHEMA, "points": points, "summary": _summary(points)}
 
 
-def _point(line: int, row: Row, source: str, door: _Door) -> Document:
+def _point(line: int, row: Row, source: str, door: Door) -> Document:
     point: Document = {"row": row.get("id") or row.get("job_id") or f"{source}:{line}"}
     point |= {name: row.get(name, "") for name in ("model", "gpu", "gpus", "framework")}
     point |= dict.fromkeys(("measured_s", "predicted_s", "error", "low_s", "high_s", "mfu", "memory_GB", "fits"))
     try:
         point["measured_s"] = _time(row)
         keys, assumed = keys_of(row)
-        found = door.ask(keys)
+        judged = row.get("status") in ("Success", "OOM") and point["measured_s"] is None
+        found = None if judged else door.ask(keys)
+        memory, limit = (found.memory, found.limit) if found else door.memory(keys)
     except MissingError as missing:
         return point | {"status": f"refused: {missing}"}
     except SimcollError as error:
         return point | {"status": f"refused: {error}"}
-    took = found.time_ps / PS_PER_S
-    point |= {"predicted_s": took, "mfu": found.facts["mfu"], "memory_GB": found.memory.total / 1e9}
-    point["fits"] = found.memory.total <= found.limit
-    if point["measured_s"]:
-        point["error"] = took / point["measured_s"] - 1
+    point |= {"memory_GB": memory.total / 1e9, "fits": memory.total <= limit}
+    if found:
+        took = found.time_ps / PS_PER_S
+        low, high = _framework(row).holds
+        point |= {"predicted_s": took, "low_s": took * low, "high_s": took * high, "mfu": found.facts["mfu"]}
+    if found and point["measured_s"]:
+        point["error"] = point["predicted_s"] / point["measured_s"] - 1
     if row.get("status") in ("Success", "OOM"):
         point["fits_right"] = point["fits"] == (row["status"] == "Success")
-        if row.get("mem_alloc_GB"):
-            point["measured_GB"] = float(row["mem_alloc_GB"])
+    if row.get("mem_alloc_GB"):  # what stays allocated between steps
+        point["measured_GB"] = float(row["mem_alloc_GB"])
+        point["memory_GB"] = (memory.parameters + memory.gradients + memory.optimizer) / 1e9
     return point | {"status": "; ".join(["ok", *assumed])}
 
 
-class _Door:
+class Door:
     """Predicts steps as any other point. Times of calls on a machine are kept, as rows of a table share machines."""
 
     def __init__(self) -> None:
@@ -287,13 +295,23 @@ class _Door:
 
     def ask(self, keys: Mapping[str, Any]) -> TrainingPrediction:
         """Return the prediction of a scenario. Raises the errors of `predict`."""
+        scenario, costs, times = self._asked(keys)
+        return predict_training(scenario, None, costs, times)
+
+    def memory(self, keys: Mapping[str, Any]) -> tuple[Memory, float]:
+        """Return the memory that a scenario needs, and the limit, in bytes; calls are not timed."""
+        scenario, _, times = self._asked(keys)
+        planner = planner_of(scenario, times)
+        return memory_of(planner), planner.compute.memory_bytes
+
+    def _asked(self, keys: Mapping[str, Any]) -> tuple[Scenario, CostSetting, CallTimes]:
         (point,) = scenario_files.points(yaml_tree.located(dict(keys), Place("the row", 1, 1)))
         scenario = point.scenario
         costs = CostSetting.of(load_profile(scenario.profile))
         machine = json.dumps([keys["topology"], keys["ranks"]])
         if machine not in self.times:
             self.times[machine] = CallTimes(scenario, None, costs)
-        return predict_training(scenario, None, costs, self.times[machine])
+        return scenario, costs, self.times[machine]
 
 
 def _summary(points: Sequence[Document]) -> Document:

@@ -44,6 +44,7 @@ SHOWN: Final = (
     help="Longest time that one launch may take.  [default: none; 300 with --one-gpu]",
 )
 @click.option("--one-gpu", is_flag=True, help="Run all NCCL ranks on one GPU, as hosts joined by NCCL's sockets.")
+@click.option("--gpu", is_flag=True, help="With `compute`: measure on this machine's GPU.")
 @QUIET
 @with_keys("system", "nodes", "size")
 def measure(
@@ -57,9 +58,13 @@ def measure(
     prefix: str,
     limit: float | None,
     one_gpu: bool,
+    gpu: bool,
     quiet: bool,
 ) -> int:
     """Run a scenario for real, over gloo or NCCL, and write a measured table.
+
+    `simcoll measure compute --gpu -o gemm.csv` measures single matrix products on a GPU instead, and attention into
+    `gemm-attention.csv`.
 
     It uses torch.distributed, on this machine or as a rank that torchrun or Slurm started. It prints a table; with `-o`
     it also writes a measured table for `simcoll compare`. If it is killed, start it again: it continues with the
@@ -70,6 +75,8 @@ def measure(
     from simcoll.measurement.launcher import LOCAL, ONE_GPU_S, on_one_gpu
     from simcoll.scenario.scenario_files import load
 
+    if scenario == "compute":
+        return _measure_compute(gpu, output)
     _check(timeout, output)
     if limit is not None and not limit > 0:
         raise InputError(f"--limit {limit:g} is no time to run", "give seconds above 0")
@@ -102,6 +109,32 @@ def measure(
         bound = limit or (ONE_GPU_S if one_gpu else math.inf)
         rows = real.run(points, launcher, backend=backend, timeout_s=timeout, limit_s=bound, tell=tell, log=log)
     _show(rows, output, backend)
+    return 0
+
+
+def _measure_compute(gpu: bool, output: Path | None) -> int:
+    """Measure products and attention on a GPU, and write a table of each."""
+    if not gpu or output is None:
+        raise InputError("measure compute: needs a GPU and a file", "write simcoll measure compute --gpu -o gemm.csv")
+    _check(1, output)
+    try:
+        import torch
+
+        from simcoll.measurement.torch_backend import compute_times
+    except ImportError:
+        raise InputError(
+            "measure compute: torch is missing", "install it, e.g. pip install 'simcoll[validate]'"
+        ) from None
+    if not torch.cuda.is_available():
+        raise InputError("measure compute: torch sees no GPU", "run it on a machine with a GPU and its driver")
+    from simcoll.config import text_table
+
+    device = torch.device("cuda", 0)
+    attention = output.with_name(f"{output.stem}-attention{output.suffix}")
+    for path, made in ((output, compute_times.gemms(device)), (attention, compute_times.attentions(device))):
+        rows = list(made)
+        path.write_text(text_table.csv_text(list(rows[0]), (row.values() for row in rows)), "utf-8")
+        print(f"{path}: {len(rows)} times on {torch.cuda.get_device_name(device)}")
     return 0
 
 

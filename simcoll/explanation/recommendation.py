@@ -406,6 +406,9 @@ def _at(error: RefusedError, point: Point) -> RefusedError:
 
 def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidate]]]) -> None:
     """Raise InputError if simulating all candidates takes too long; called before a large topology is built."""
+    if any(point.scenario.moe for point, _, _ in asked):
+        cure = "list them, `simcoll run` with executor: [pairwise, deepep, low-latency]; or ask `simcoll explain`"
+        raise InputError("recommend does not choose how tokens are moved", cure)
     runs = [len(set(sizes)) * len(of) for _, sizes, of in asked]
     rank_runs = sum(count * rank_count(point.scenario) for count, (point, _, _) in zip(runs, asked, strict=True))
     what = f"{sum(runs)} runs, one for each choice and size,"

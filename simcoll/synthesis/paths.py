@@ -150,9 +150,11 @@ def _take(graph: FlowGraph, left: Floats, way: Way, some: float) -> None:
 
 class QuickestWays:
     """Ways of least latency from a rank to all others, or with `turned` to it from all others (written backwards). Of
-    equally quick ways those come first that earlier ways used least."""
+    equally quick ways those come first that earlier ways used least. With `wide` they are ways over the widest links,
+    which begin anew at each rank that they reach, so that narrow links are crossed once."""
 
-    def __init__(self, graph: FlowGraph, topology: Topology, turned: bool):
+    def __init__(self, graph: FlowGraph, topology: Topology, turned: bool, wide: bool = False):
+        self.wide, self.relays = wide, set(graph.ranks.tolist())
         self.graph = graph.reversed if turned else graph
         number = {ends: link for link, ends in enumerate(topology.links)}
         ends = zip(graph.tails.tolist(), graph.heads.tolist(), strict=True)
@@ -165,16 +167,19 @@ class QuickestWays:
     def _before(self, root: int) -> dict[int, tuple[int, int]]:
         """Return for each vertex the vertex and the edge before it on its way from the root."""
         start = int(self.graph.ranks[root])
-        before, heap = dict[int, tuple[int, int]](), [(0, 0.0, start, start, -1)]
+        before, heap = dict[int, tuple[int, int]](), [(0.0, 0, 0.0, start, start, -1)]
         while heap:
-            far, load, vertex, last, edge = heapq.heappop(heap)
-            if vertex not in before:
-                before[vertex] = last, edge
-                for other, link in self.ahead[vertex]:
-                    if other not in before:
-                        heapq.heappush(
-                            heap, (far + self.latency[link], max(load, self.used[link]), other, vertex, link)
-                        )
+            far, depth, load, vertex, last, edge = heapq.heappop(heap)
+            if vertex in before:
+                continue
+            before[vertex] = last, edge
+            anew = self.wide and vertex in self.relays
+            begun, deep = (0.0, depth + 1) if anew else (far, depth)
+            for other, link in self.ahead[vertex]:
+                if other not in before:
+                    cost = 1 / float(self.graph.capacity[link]) if self.wide else float(self.latency[link])
+                    entry = begun + cost, deep, max(load, self.used[link]), other, vertex, link
+                    heapq.heappush(heap, entry)
         for vertex in self.graph.ranks.tolist():
             while before[vertex][1] >= 0:
                 vertex, edge = before[vertex]

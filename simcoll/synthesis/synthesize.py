@@ -31,8 +31,10 @@ NAME: Final = "synthesized"
 COLLECTIVES: Final = (*BY_CUT, "all_reduce", "all_to_all")
 MOST_TRANSFERS: Final = 150_000  # of a schedule, which limits its pieces
 MOST_PIECES: Final = 256
+MOST_RANKS: Final = 64  # behind switches, which are removed by tens of thousands of maximum flows
 FINEST: Final = 20_000  # largest common denominator of a linear program's solution
 MOST_TREES: Final = 64  # of one root, if a solution's fractions are too fine
+GOOD: Final = 0.995  # share of the optimum with which more trees are not tried
 
 
 class Move(NamedTuple):
@@ -133,6 +135,8 @@ def _planned(
     if few_steps:
         return _few_steps(plan_of(collective, topology, places, root=root, max_trees=max_trees))
     graph = FlowGraph.of(topology, places)
+    if graph.n > MOST_RANKS and graph.switches:
+        return _of_wide_ways(collective, topology, graph, root)
     bound, shares, widths = _bounded(collective, graph, root)
     return Plan(
         collective, topology, graph, bound, *_moves(collective, graph, bound, shares, widths, root, max_trees), root
@@ -337,6 +341,8 @@ def _whole(graph: FlowGraph, shares: Floats, widths: list[Floats], most: int) ->
             low, high = (low, middle) if _fit(graph, _floors(widths, middle), roots) else (middle, high)
         if best is None or roots.sum() / high > best[0] * (1 + 1e-6):
             best = float(roots.sum() / high), roots
+        if best[0] > GOOD * float(shares.sum()):
+            break
     assert best is not None
     for room in (1.0, 1.01, 1.03, 1.1):
         yield best[1], _floors(widths, room * float(best[1].sum()) / best[0])
@@ -390,6 +396,15 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
     )
 
 
+def _of_wide_ways(collective: str, topology: Topology, graph: FlowGraph, root: int) -> Plan:
+    """Return the plan of a large cluster: trees over the widest links. They reach the bound where nodes are alike and
+    have a NIC for each rank; the loads of links say whether they do. Raises RefusedError for other collectives."""
+    if collective not in BY_CUT or TURNED.get(collective, collective) == "scatter":
+        raise RefusedError(f"{collective} is synthesised for at most {MOST_RANKS} ranks behind switches; take fewer")
+    empty = Plan(collective, topology, graph, by_cut(collective, graph, root), [], 0, 0, 1, root)
+    return _few_steps(empty, wide=True)
+
+
 def _usual(topology: Topology, src: str, dst: str) -> list[tuple[str, str]]:
     """Return the hops of the network's own route; empty if there is none."""
     try:
@@ -398,7 +413,7 @@ def _usual(topology: Topology, src: str, dst: str) -> list[tuple[str, str]]:
         return []
 
 
-def _few_steps(best: Plan) -> Plan:
+def _few_steps(best: Plan, wide: bool = False) -> Plan:
     """Return a plan of the ways of least latency; of equally quick ways those that are used least."""
     collective, graph, n = best.collective, best.graph, best.graph.n
     turned, spreading = collective in TURNED, TURNED.get(collective, collective)
@@ -416,10 +431,10 @@ def _few_steps(best: Plan) -> Plan:
     per_rank = 1 if spreading == "all_gather" else 0
     moves, height, count = list[Move](), 0, 0
     if turned or collective == "all_reduce":
-        up = QuickestWays(graph, best.topology, True).trees(roots)
+        up = QuickestWays(graph, best.topology, True, wide).trees(roots)
         moves, height, count = _of_trees(up, first, total, 0, reduce=True, per_rank=per_rank), _highest(up), len(up)
     if not turned:
-        down = QuickestWays(graph, best.topology, False).trees(roots)
+        down = QuickestWays(graph, best.topology, False, wide).trees(roots)
         moves += _of_trees(down, first, total, height, reduce=False, per_rank=per_rank)
         height, count = height + _highest(down), count + len(down)
     return replace(best, moves=moves, height=height, trees=count, chunks=total)

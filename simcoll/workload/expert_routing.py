@@ -44,6 +44,13 @@ class Routing(Model):
     """Path of a CSV file with a row for each rank and a column for each expert: the number of tokens of the rank that
     go to the expert."""
 
+    @field_validator("counts")
+    @classmethod
+    def _is_there(cls, value: str | None) -> str | None:
+        if value is not None and not input_files.is_file(Path(value)):
+            raise ValueError(f"{value!r} is no file; give the path of a CSV")
+        return value
+
 
 def _routing(value: object) -> object:
     if value == "uniform":

@@ -17,7 +17,10 @@ from simcoll.workload.transformer import Split, Transformer
 BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "nvfp4": 1}  # nvfp4: parameters are gathered in fp8
 DIMENSIONS: Final = ("tp", "cp", "ep", "dp", "pp")
 ORDER: Final = "tp-cp-ep-dp-pp"
-Sharding = Literal["none", "zero1", "zero2", "fsdp", "hsdp"]
+Sharding = Annotated[
+    Literal["none", "zero1", "zero2", "fsdp", "hsdp"],
+    BeforeValidator(lambda value: "fsdp" if value == "zero3" else value),
+]
 Recompute = Literal["none", "selective", "full"]
 
 
@@ -139,7 +142,7 @@ class _ByName:
         if not isinstance(value, str):
             return value
         if value not in (known := transformers()):
-            raise ValueError(f"{value!r} is no transformer; {did_you_mean(value, known)}, or write its shapes")
+            raise ValueError(f"{value!r} is no transformer; {did_you_mean(value, known)} `model` also takes shapes")
         return transformer(value)
 
 

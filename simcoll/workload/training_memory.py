@@ -10,7 +10,9 @@ from simcoll.workload.training_plan import Planner, Unit
 from simcoll.workload.transformer import Transformer
 
 STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
-CONTEXT: Final = 2_000_000_000  # bytes of the CUDA context, of NCCL's buffers, and of what the allocator cannot use
+CONTEXT: Final = 4_000_000_000  # bytes of CUDA, of NCCL's communicators, and of what the allocator cannot use
+EAGER: Final = 1.5  # activations that eager kernels keep, over those of fused ones: each operation keeps its input
+COPIES_WHOLE: Final = ("nanotron",)  # frameworks whose ZeRO-1 shares the moments, and not the float32 parameters
 LOGITS: Final = 10  # bytes per token and vocabulary entry: logits in 16 bits, and in float32 with their gradient
 
 
@@ -47,13 +49,17 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
     sharded = sharding in ("fsdp", "hsdp")
     gathered = 2 * max(_bytes(unit, stored) for held in units for unit in held) if sharded else 0
     state = STATE - 4 if stored == 4 else STATE  # parameters in float32 need no copy
+    optimizer = state * (whole if sharding == "none" else shared)
+    if spec.framework.name in COPIES_WHOLE and sharding == "zero1":
+        optimizer += (state - 8) * (whole - shared)
     most = max((len(held) - any(unit.name == "head" for unit in held) for held in units), default=0)
-    kept = activation_bytes(spec) * (most * pipeline_orders.held(*planner.ordered_by, stage))
+    eager = EAGER if planner.compute.kernels == "eager" and spec.recompute != "full" else 1
+    kept = round(eager * activation_bytes(spec)) * (most * pipeline_orders.held(*planner.ordered_by, stage))
     working = _working(planner, units)
     return Memory(
         parameters=stored * (shared if sharded else whole),
         gradients=reduced * (shared if sharded or sharding == "zero2" else whole),
-        optimizer=state * (whole if sharding == "none" else shared),
+        optimizer=optimizer,
         activations=kept + working,
         buffers=gathered + CONTEXT,
     )

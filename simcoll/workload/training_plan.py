@@ -395,6 +395,8 @@ class Planner:
         units = self.units(stage, turn.chunk)
         ordered = units if turn.phase == FORWARD else units[::-1]
         name = f"{turn.phase} {turn.k}" + (f" of part {turn.chunk}" if self.chunks > 1 else "")
+        if not ordered:  # of stages of equal computation, some may hold nothing
+            return self._computed(stage, turn.phase, name, ordered, after)
         sharding = self.spec.parallel.sharding
         ready = BACKWARD if not self.splits else WEIGHTS
         shards = self.layout.degree("dp") > 1 or self.layout.degree("edp") > 1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from simcoll.accuracy import table_join
 from simcoll.accuracy.fit.rows_to_fit import read as rows_to_fit
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import intervals, ranking, region_of, regions, summary
 from simcoll.accuracy.table_join import JoinedPoint, select
 from simcoll.errors import InputError
@@ -353,3 +354,16 @@ def test_bounds_of_the_ranking(times: list[tuple[float, float]]):
     assert 0 <= found["regret_mean"] <= found["regret_worst"]
     assert perfect["regret_worst"] == 0
     assert perfect["in_order"] in (100, None)
+
+
+def test_each_size_is_asked_by_itself():
+    """Rows that differ only in size have points that do; a size of no whole elements is refused with its place."""
+    rows = parse_measured(
+        "collective,ranks,size_bytes,time_us\n" + "".join(f"all_reduce,8,{n},9\n" for n in (64, 4096, 66)), "t"
+    )
+    asking = RowQuestions("hgx-h100")
+    (first,), (second,) = map(asking.points, rows[:2])
+    (alone,) = RowQuestions("hgx-h100").points(rows[1])
+    assert (first.scenario.size, second) == (64, alone)
+    with pytest.raises(InputError, match=r"t:4:.*66 B is not a whole number of float32"):
+        asking.points(rows[2])

@@ -112,6 +112,12 @@ EACH = {  # a small one of every template
     "tensor_parallel": {**STEP, "template": "tensor_parallel", "activations": "1 KiB", "degree": 2},
     "pipeline": {**STEP, "template": "pipeline", "activations": "1 KiB", "stages": 2, "microbatches": 2},
     "moe": {**STEP, "template": "moe", "activations": "1 KiB", "experts": "1 ms"},
+    "training": {
+        "template": "training",
+        "gpu": "h100",
+        "batch": {"global": 2, "sequence": 128},
+        "model": {"layers": 1, "hidden": 64, "ffn": 256, "heads": 4, "vocab": 256},
+    },
     "operations": {"operations": [{"name": "a", "collective": "all_reduce", "size": "1 KiB"}]},
     **{name: {"template": name, "size": "1 KiB", "local": "1 ms"} for name in SMALL},
 }

@@ -22,7 +22,8 @@ from simcoll.nccl.graph_search import search
 from simcoll.topology import nccl_graphs
 from simcoll.topology.machine_files import SystemFile, shipped_systems, template
 from simcoll.topology.nccl_graphs import ChannelGraph
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import described, load_system
+from simcoll.topology.topology_keys import TopologySpec
 
 # The search does not know RCCL's rings of MI250X: GPUs that are not all joined.
 WITH_GRAPHS = [name for name in WITH_GPUS if WHOLE[name].nccl and name != "mi250x"]
@@ -307,3 +308,11 @@ def test_what_cannot_be_searched() -> None:
         search(load_system("hgx-h100"), 9, False)
     with pytest.raises(InputError, match="has no NICs"):
         search(load_system("hgx-h100"), 8, True, SearchSettings(nics=()))
+
+
+def test_hosts_of_a_rack_without_ranks_do_not_matter():
+    """Between racks NCCL sees the NICs of the hosts with ranks only: the graphs are those of a machine of these."""
+    whole = load_system("gb300-nvl72")
+    few = described(TopologySpec(system="gb300-nvl72", gpus=4))
+    assert few and few.counts["nic"] == 4
+    assert search(whole, 4, True) == search(few, 4, True)

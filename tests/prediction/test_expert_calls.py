@@ -141,6 +141,7 @@ def test_what_more_sms_would_do() -> None:
         ({"moe": MOE | {"topk": 300}}, "256 experts are fewer than topk"),
         ({"moe": MOE | {"hidden": 100}}, "fp8 has a scale for 128 elements"),
         ({"moe": MOE | {"routing": "skewed"}}, "'skewed' is no routing; write uniform"),
+        ({"moe": MOE | {"routing": {"counts": "none.csv"}}}, "'none.csv' is no file"),
         ({"executor": "nccl"}, "moe_dispatch has no executor 'nccl'; write pairwise, deepep, low-latency"),
         ({"executor": "low-latency", "sms": 20}, "only DeepEP's normal kernels have a number of SMs"),
         ({"collective": "all_to_all", "size": "1 MiB"}, "all_to_all moves no tokens"),

@@ -20,6 +20,8 @@ from simcoll.topology.graph import Link, Topology
 
 SCENARIOS = sorted(shipped("scenarios").glob("*.yaml"))
 SHORT = {  # the large ones, cut down for every day; in full under `-m long`
+    "llama3-405b-16384": ["topology.nodes=32", "workload.memory=ignore"],
+    "llama3-405b-8192": ["topology.nodes=32", "workload.memory=ignore"],
     "scaling": ["topology.nodes=[1, 2]"],
     "when-to-use-what": ["topology.hosts=8", "ranks=[2, 8]", "size=[1 KiB, 1 MiB]"],
     "h100-measured": ["ranks=[2, 8]", "size=[512 B, 1 MiB]"],

@@ -203,3 +203,31 @@ def test_small_sizes_take_few_steps() -> None:
     topology, _ = of(next(oracle for oracle in ORACLES if oracle["name"] == "star8"))
     assert simulated(topology, "all_reduce", 1024)["steps"] == 2
     assert json.dumps(simulated(topology, "all_reduce", 1024)["algorithm"]) == '"synthesized"'
+
+
+def test_results_have_the_exact_bound() -> None:
+    """The lower bound of any algorithm on a small network is the exact optimum, and `bound_kind` says so."""
+    topology, places = of(next(oracle for oracle in ORACLES if oracle["name"] == "2x4-2nic"))
+    size = 8 * 2**20
+    (row,) = simcoll.run(topology=topology, collective="all_gather", algorithm="ring", size=size, profile="one-port")
+    bound = bound_of("all_gather", topology, places)
+    assert (row["bound_kind"], row["lower_bound_us"]) == ("cut", bound.time_ps(size) / 1e6)
+
+
+def test_recommend_ends_with_what_can_be_had() -> None:
+    """On a slow star two trees beat what is named, and the last line says by how much."""
+    topology, _ = of(next(oracle for oracle in ORACLES if oracle["name"] == "asym5"))
+    asked = {"topology": topology, "collective": "all_gather", "size": "4 MiB", "profile": "one-port"}
+    advice = simcoll.recommend(asked, among=["ring", "direct"])
+    found = advice["recommendations"][0]["attainable"]
+    assert found["synthesized_us"] < found["time_us"] and found["bound_kind"] == "cut"
+    assert "a synthesised schedule is" in advice.text
+
+
+@pytest.mark.long
+def test_a_cluster_of_equal_nodes_reaches_its_bound() -> None:
+    """16 nodes of 8 GPUs with a NIC each: trees of height 2 use the NICs as the bound asks."""
+    topology = simcoll.Topology.load("dgx-a100", nodes=16)
+    plan = plan_of("all_gather", topology, topology.ranks)
+    assert (plan.rate, plan.height) == (plan.bound.rate, 2)
+    simcoll.prove(plan.schedule(1), "full")

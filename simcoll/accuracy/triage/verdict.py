@@ -84,7 +84,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     return {
         "verdict": "finding" if wrong else "healthy" if role == "sound" else "unknown",
         "cause": first.cause if first and wrong else None,
-        "text": first.text if first else "The files do not show whether anything is wrong.",
+        "text": " ".join(_told(chosen, wrong)) if first else "The files do not show whether anything is wrong.",
         "where": asdict(first.where) if first else None,
         "confidence": "open" if role == "echo" else first.confidence if first else None,
         "evidence": evidence[:SHOWN],
@@ -96,6 +96,11 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
         "also": [asdict(finding) for finding in others],
         "sound": [finding.text for finding in every if finding.role == "sound"],
     }  # fmt: skip
+
+
+def _told(chosen: Sequence[Finding], wrong: bool) -> list[str]:
+    """Return the text of the first finding; if nothing is wrong, of the first two kinds of sound things."""
+    return list(dict.fromkeys(finding.text for finding in chosen))[: 1 if wrong else 2]
 
 
 def _order(finding: Finding, by_time: bool) -> tuple[float, ...]:
