@@ -118,13 +118,14 @@ def show(schedule: Schedule, values: object = "random", op: str | None = None) -
     from simcoll.schedule import values as work
 
     operator = work.operator(schedule.collective, op)
-    found, held = work.worked(schedule, values, op), work.states(schedule, values, op)
+    found = work.worked(schedule, values, op)
     try:
         svg = picture(schedule, found, operator)
     except InputError:
         svg = None
     line = schedule_view.counts_line(schedule)
-    return Worked({"states": held}, line, f"{line}\n{schedule_view.values(schedule, found, operator)}", svg)
+    text = f"{line}\n{schedule_view.values(schedule, found, operator)}"
+    return Worked({"states": work.buffers(schedule, found)}, line, text, svg)
 
 
 @_question

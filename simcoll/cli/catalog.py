@@ -131,23 +131,26 @@ def show(
         of_step = schedule if step is None else schedule.only(step)
         operator = work.operator(schedule.collective, op)
         given = "random" if values in (None, "random") else _json(values or "", "--values")
+        found = [] if values is None and animate is None else work.worked(schedule, given, op)
         if animate:
             from simcoll.report.plot.animation import animate as draw
 
-            draw(schedule, work.worked(schedule, given, op), operator, animate)
+            draw(schedule, found, operator, animate)
             print(f"drawn: {animate}", file=sys.stderr)
         if as_json:
-            held = [] if values is None else work.states(schedule, given, op)
-            chosen = held if step is None else held[step : step + 2]
-            return schedule_json.dump(of_step, **({"states": chosen} if chosen else {}))
+            held = work.buffers(schedule, found)[step : None if step is None else step + 2]
+            return schedule_json.dump(of_step, **({} if values is None else {"states": held}))
         parts = [schedule_view.data(schedule)] if data else []
         if values is not None:
-            parts.append(schedule_view.values(schedule, work.worked(schedule, given, op), operator, step))
+            parts.append(schedule_view.values(schedule, found, operator, step))
         if diagram:
             parts.append(schedule_view.diagram(of_step))
         return f"{schedule_view.counts_line(schedule)}\n" + ("\n\n".join(parts) or str(of_step))
 
     if schedule_json.is_file(name):
+        for option, value in {"--ranks": ranks, "--root": root, "--groups": groups, "--subgroups": subgroups}.items():
+            if value:
+                raise InputError(f"{option}: the schedule of {name} has its own", f"leave out {option}")
         print(shown(schedule_json.read(name)))
         return
     schedule_view.find(name)
