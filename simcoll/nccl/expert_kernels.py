@@ -25,7 +25,21 @@ Way = Literal["dispatch", "combine"]
 Fraction = Annotated[Share, Field(gt=0, le=1)]
 
 
-class LowLatencyCosts(Model):
+class KernelErrors(Model):
+    """How far predicted times are from measured ones."""
+
+    error: Fraction
+    """Error of a predicted time on one node that nine of ten rows kept below, as a share of the measured time."""
+    error_between: Fraction
+    """The same for several nodes."""
+
+    def interval(self, several: bool) -> tuple[float, float]:
+        """Return between which factors of a predicted time nine of ten measured times lie."""
+        error = self.error_between if several else self.error
+        return 1 / (1 + error), 1 / (1 - error)
+
+
+class LowLatencyCosts(KernelErrors):
     """Costs of a low-latency kernel."""
 
     floor: Duration
@@ -40,7 +54,7 @@ class LowLatencyCosts(Model):
     """Extra time of a kernel if ranks are on several nodes."""
 
 
-class NormalCosts(Model):
+class NormalCosts(KernelErrors):
     """Costs of a normal kernel."""
 
     floor: Duration
@@ -63,6 +77,8 @@ class NormalCosts(Model):
 class LowLatencyKernels(Model):
     """The low-latency kernels."""
 
+    tokens: Count
+    """Most tokens of a rank in the measured rows."""
     dispatch: LowLatencyCosts
     """Costs of the kernel that sends tokens."""
     combine: LowLatencyCosts
@@ -72,6 +88,8 @@ class LowLatencyKernels(Model):
 class NormalKernels(Model):
     """The normal kernels."""
 
+    tokens: Count
+    """Most tokens of a rank in the measured rows."""
     dispatch: NormalCosts
     """Costs of the kernel that sends tokens."""
     combine: NormalCosts
@@ -85,6 +103,8 @@ class ChipKernels(Model):
     """Rows to which the costs were fitted."""
     sms: Count
     """Number of SMs of the GPU."""
+    nodes: Count
+    """Most nodes in the measured rows."""
     low_latency: LowLatencyKernels
     """Costs of low-latency kernels."""
     normal: NormalKernels

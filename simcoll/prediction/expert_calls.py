@@ -17,10 +17,19 @@ import numpy as np
 from simcoll.config.numpy_helpers import Numbers
 from simcoll.engine.timing_model import Index, Params, Sharing
 from simcoll.errors import RefusedError
-from simcoll.nccl.expert_kernels import ChipKernels, ExpertKernels, LowLatencyCosts, NormalCosts, expert_kernels
+from simcoll.nccl.expert_kernels import (
+    ChipKernels,
+    ExpertKernels,
+    LowLatencyCosts,
+    LowLatencyKernels,
+    NormalCosts,
+    NormalKernels,
+    expert_kernels,
+)
+from simcoll.prediction.confidence import Judgement
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor, executor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, scaled, with_rates
-from simcoll.scenario.profile import CostSetting, ModelSpec, load_profile
+from simcoll.scenario.profile import CostSetting, ModelSpec
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
 from simcoll.topology.topology_builder import described
@@ -53,8 +62,20 @@ class ExpertCall(PlainCall):
         return self.scenario.moe
 
     @property
+    def _family(self) -> LowLatencyKernels | NormalKernels:
+        return self.chip.low_latency if self.scenario.executor == "low-latency" else self.chip.normal
+
+    @property
+    def judged(self) -> Judgement:
+        """Return the confidence: rows were measured with uniform routing, on few nodes, with up to so many tokens."""
+        nodes = self.rated.nodes_of(self.places)
+        known = self._tokens.even and nodes <= self.chip.nodes and self._tokens.tokens <= self._family.tokens
+        ends = self._costs.interval(self.several)
+        return Judgement("interpolated" if known else "extrapolated", *ends, *ends)
+
+    @property
     def _costs(self) -> LowLatencyCosts | NormalCosts:
-        family = self.chip.low_latency if self.scenario.executor == "low-latency" else self.chip.normal
+        family = self._family
         return family.combine if self.scenario.collective == COMBINE else family.dispatch
 
     @property
@@ -165,8 +186,7 @@ class ExpertExecutor(PlainExecutor):
 
 def as_exchange(scenario: Scenario, rated: Topology) -> Scenario:
     """Return the scenario of the all_to_all that sends a copy of a token for each of its experts. Blocks differ if
-    tokens choose experts unevenly. NCCL's kernels have costs for equal blocks only, so that one kernel that is built
-    from NCCL's primitives then stands for its sends and receives."""
+    tokens choose experts unevenly."""
     tokens, ranks = scenario.moe, len(placed(scenario, rated))
     assert tokens
     tokens.check(ranks)
@@ -177,7 +197,6 @@ def as_exchange(scenario: Scenario, rated: Topology) -> Scenario:
         copies = _directed(tokens.to_experts(ranks), scenario)
         size, weights = _blocks(_bytes(copies, tokens, scenario), [range(ranks)])
         own |= {"size": size, "weights": weights} | ({"algorithm": ONE_STEP} if straight else {})
-        own |= {"executor": "msccl"} if load_profile(scenario.profile).as_nccl else {}
     return scenario.model_copy(update=own)
 
 

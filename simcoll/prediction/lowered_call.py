@@ -15,6 +15,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.timing_model import Index
 from simcoll.errors import RefusedError, StuckError
 from simcoll.nccl import algorithm_names
+from simcoll.prediction.confidence import Judgement
 from simcoll.prediction.placed_topology import placed, rated_topology, scaled, served_by
 from simcoll.prediction.schedules import copy_orders
 from simcoll.prediction.work_limits import check_work
@@ -66,6 +67,11 @@ class PlainCall:
     def under(self, costs: CostSetting) -> Self:
         """Return the call under other costs."""
         return replace(self, costs=costs)
+
+    @property
+    def judged(self) -> Judgement | None:
+        """Return the confidence in the call's time if the call itself knows it; None if its profile does."""
+        return None
 
     @cached_property
     def processes(self) -> frozenset[Process]:

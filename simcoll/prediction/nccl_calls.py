@@ -363,13 +363,26 @@ class NcclChannel(GpuCall):
     @property
     def params(self) -> dict[str, Any]:
         """Return the engine parameters that depend on the costs of kernels. NICs serve all their messages in turn, so
-        those of an all-to-all have equal shares of a NIC."""
+        those of an all-to-all share a NIC in proportion to their bytes."""
         params = self.call.params(self.kernels)
         if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
             most = params["channel_bandwidth"]
-            even = max(1, self._of_nic // self.wires.messages)
+            even = max(1, int(self._of_nic * self._largest) // self.wires.messages)
             params |= {"channel_bandwidth": min(most, even) if most else even}
         return params
+
+    @property
+    def _largest(self) -> float:
+        """Return the largest message between nodes of an all-to-all, over the mean one of the rank that sends or
+        receives most between nodes; 1 for equal blocks."""
+        nodes, n = self.wires.nodes, len(self.places)
+        if np.shape(self.scenario.weights or ()) not in ((n,), (n, n)):  # none, or wrong ones, which engines refuse
+            return 1.0
+        blocks = np.broadcast_to(np.array(self.scenario.weights, float), (n, n)).copy()
+        for ranks in nodes:
+            blocks[np.ix_(ranks, ranks)] = 0
+        fullest = max(blocks.sum(axis=0).max(), blocks.sum(axis=1).max())
+        return float(blocks.max() * (n - len(nodes[0])) / fullest) if fullest else 1.0
 
     @cached_property
     def point(self) -> Scenario:
@@ -585,7 +598,7 @@ class NcclExecutor(PlainExecutor):
         if scenario.subgroups:
             cure = "write a workload whose operation has `groups`, or take a profile without kernels"
             raise RefusedError(f"NCCL kernel costs exist only for one group with equal blocks; {cure}", "subgroups")
-        if scenario.weights:
+        if scenario.weights and scenario.collective != "all_to_all":
             raise RefusedError(
                 "NCCL kernel costs exist only for one group with equal blocks; take a profile without kernels",
                 "weights",

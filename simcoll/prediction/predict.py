@@ -186,7 +186,9 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
     how = prediction.protocol, prediction.lowered.by_itself, scenario.protocol not in ("none", "auto")
     case = PredictedCase(where, prediction.algorithm, prediction.ranks, scenario.nbytes, setting, *how)
     shipped = {scenario.profile.partition("+")[0], transport_of(scenario.profile) or ""} <= {*shipped_profiles(), ""}
-    if scenario.executed_by in ("msccl", "p2p", "deepep", "low-latency"):
+    time_us, least_us = prediction.time_ps / 1e6, min(prediction.time_ps, prediction.lower_bound_ps) / 1e6
+    judged = prediction.lowered.judged
+    if judged is None and scenario.executed_by in ("msccl", "p2p"):
         if not pulls:
             return {"confidence": "modelled"}
         fitted = profile.judged_by(profile.pull)
@@ -194,8 +196,7 @@ def _trusted(prediction: Prediction, busy: float, elsewhere: ModelErrors | None)
         launched = profile.graph if scenario.launch.graph else profile.host if prediction.waited_ps else None
         fitted = profile.judged_by(launched)
     shipped = shipped or (fitted.calibration is not None and _is_shipped(fitted.calibration))
-    judged = judge(fitted, case, scenario.model, shipped, elsewhere)
-    time_us, least_us = prediction.time_ps / 1e6, min(prediction.time_ps, prediction.lower_bound_ps) / 1e6
+    judged = judged or judge(fitted, case, scenario.model, shipped, elsewhere)
     ends = {f"{name}_us": None if factor is None else max(least_us, time_us * factor)
             for name, factor in judged._asdict().items() if name != "confidence"}  # fmt: skip
     return {"confidence": judged.confidence, **ends}

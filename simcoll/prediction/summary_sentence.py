@@ -19,6 +19,7 @@ Name = Callable[[ResultRow], str]  # returns a name that distinguishes a row fro
 TIE: Final = 1.005  # times that differ by less than half a percent are equal
 _KINDS: Final = {"nvswitch": "NVLink", "pcie_switch": "PCIe"}  # link kinds, by the device at an end
 DEEPEP: Final = ("deepep", "low-latency")  # executors that are kernels of DeepEP
+FITTED_KERNELS: Final = "fitted to rows of DeepEP's kernels"
 _SHOWN: Final = 4  # most ranges of sizes in a sentence, and most machines with a sentence each
 # Points that differ in one of these columns (or a size, or a swept key without a column) are different questions. The
 # keys in _KEYS may have no effect.
@@ -152,7 +153,7 @@ def trusted(profiles: Iterable[str], rows: Sequence[ResultRow] = (), beside: Seq
     """Return in words which measurements the times are based on, and a better profile if there is one. `beside` names
     further profiles of messages between nodes."""
     by_kernels = {row.executor in DEEPEP for row in rows}
-    parts = ["fitted to rows of DeepEP's kernels"] if True in by_kernels else []
+    parts = [FITTED_KERNELS] if True in by_kernels else []
     for name in profiles if by_kernels != {True} else ():
         profile = load_profile(name)
         better = _better(name, rows)

@@ -10,7 +10,7 @@ from simcoll import units
 from simcoll.config import text_table
 from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.result_rows import CHOSEN, ResultRow, dotted, swept
-from simcoll.prediction.summary_sentence import of_rows, said, transports, unanswered
+from simcoll.prediction.summary_sentence import DEEPEP, FITTED_KERNELS, of_rows, said, transports, unanswered
 from simcoll.report.columns import separating, varying
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import described, load_profile, titled
@@ -35,7 +35,10 @@ def run_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = ()
     judged = any(row.low_us is not None for row in rows)
     columns += ["bound_us", *(("low_us", "high_us", "confidence") if judged else ())]
     columns += [*_settings(good), *(name for name in dotted(good) if name.startswith(CHOSEN))]
-    facts = [f"topology {values_of(rows, 'topology')}", f"profile {values_of(rows, 'profile')}"]
+    plain = [row for row in rows if row.executor not in DEEPEP]
+    costs = [f"profile {values_of(plain, 'profile')}"] if plain else []
+    costs += ["DeepEP's kernels"] if len(plain) < len(rows) else []
+    facts = [f"topology {values_of(rows, 'topology')}", " and ".join(costs) or "profile -"]
     if good:  # refused rows have no real confidence
         facts[-1] += f" ({values_of(good, 'confidence')})"
         facts += [f"sharing {values_of(good, 'sharing')}{_chunks(scenarios)}"]
@@ -118,8 +121,10 @@ def _by_name(row: ResultRow) -> bool:
 
 
 def _title(scenario: str | None, rows: Sequence[ResultRow]) -> str:
-    names = dict.fromkeys(row.profile for row in rows if row.profile)
-    about = [described(name, transports(name, rows)) for name in names]
+    others = [row for row in rows if row.executor not in DEEPEP]
+    names = dict.fromkeys(row.profile for row in others if row.profile)
+    about = [described(name, transports(name, others)) for name in names]
+    about += [FITTED_KERNELS] if len(others) < len(rows) else []
     return f"# simcoll {simcoll.__version__}: {scenario}   {'; '.join(about)}"
 
 

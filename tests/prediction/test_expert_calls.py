@@ -168,3 +168,41 @@ def test_refusals(keys: dict[str, Any], said: str) -> None:
     """Kernels are not guessed where none was measured."""
     with pytest.raises(RefusedError, match=said):
         simcoll.predict("moe_dispatch", moe=MOE, executor="deepep", **keys)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_little_skew_changes_little(nodes: int) -> None:
+    """`pairwise` with nearly even experts takes as long as with even ones, and is as sure of it."""
+    rows = [
+        simcoll.run(topology={"system": "hgx-h100", "nodes": nodes}, collective="moe_dispatch", moe=MOE | routing)[0]
+        for routing in ({}, {"routing": {"zipf": 0.0005}})
+    ]
+    assert rows[1]["time_us"] == pytest.approx(rows[0]["time_us"], rel=0.005)
+    assert rows[1]["executor"] == rows[0]["executor"] == "pairwise"
+    assert rows[1]["low_us"]
+
+
+def test_skewed_pairwise_is_bound_by_a_nic() -> None:
+    """Large messages to the rank of the most popular experts keep its NIC busy, and hardly longer."""
+    moe = MOE | {"tokens": 4096, "routing": {"zipf": 0.6}}
+    far = 24 * _tokens("moe_dispatch", moe).to_experts(32).max() * BYTES / (50e9 * 0.99322) * 1e6
+    found = simcoll.predict("moe_dispatch", moe=moe, on="hgx-h100", nodes=4).time_us
+    assert far < found < 1.25 * far
+
+
+@pytest.mark.parametrize("executor", ["deepep", "low-latency"])
+def test_kernels_have_intervals(executor: str) -> None:
+    """The interval is that of rows held out of the fit; what was not measured is extrapolated."""
+    told = {}
+    for nodes, moe in (
+        (1, MOE),
+        (2, MOE),
+        (4, MOE),
+        (1, MOE | {"routing": {"zipf": 1.0}}),
+        (1, MOE | {"tokens": 9000}),
+    ):
+        where = {"system": "hgx-h100", "nodes": nodes}
+        (row,) = simcoll.run(topology=where, collective="moe_combine", moe=moe, executor=executor)
+        assert row["low_us"] < row["time_us"] < row["high_us"]
+        told[nodes, len(moe), moe["tokens"]] = row["confidence"]
+    assert list(told.values()) == [*["interpolated"] * 2, *["extrapolated"] * 3]
