@@ -25,7 +25,6 @@ from simcoll.api.questions import show as show
 from simcoll.api.questions import synthesize as synthesize
 from simcoll.api.results import Reply as Reply
 from simcoll.api.results import Results as Results
-from simcoll.api.results import Worked as Worked
 from simcoll.api.sweeps import Sweep as Sweep
 from simcoll.errors import SimcollError as SimcollError
 from simcoll.prediction.predictions import Prediction as Prediction

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from simcoll.api.results import MadeSchedule, Reply, Results, Worked
+from simcoll.api.results import MadeSchedule, Reply, Results
 from simcoll.api.sweeps import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
@@ -103,7 +103,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
 
 
 @_question
-def show(schedule: Schedule, values: object = "random", op: str | None = None) -> Worked:
+def show(schedule: Schedule, values: object = "random", op: str | None = None) -> Reply:
     """Work a schedule with numbers; see `states` for `values` and `op`. Its key `states` holds what `states` returns.
 
     Printed, it has what each rank holds before the first step, after each step and at the end; in a notebook it shows
@@ -125,7 +125,7 @@ def show(schedule: Schedule, values: object = "random", op: str | None = None) -
         svg = None
     line = schedule_view.counts_line(schedule)
     text = f"{line}\n{schedule_view.values(schedule, found, operator)}"
-    return Worked({"states": work.buffers(schedule, found)}, line, text, svg)
+    return Reply({"states": work.buffers(schedule, found)}, line, text, svg)
 
 
 @_question
