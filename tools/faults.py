@@ -195,7 +195,7 @@ def log(setup: Setup, fault: Fault, seed: int) -> tuple[str, list[float]]:
 
 def judged(families: tuple[str, ...], document: Any) -> str:
     """Return how well a diagnosis names a fault with these families: right, choice, unseen, none or wrong."""
-    verdict, also = document["verdict"], document["also"]
+    verdict, also = document["explained_by"], document["also"]
     if verdict in (None, "healthy"):
         return "right" if verdict in families else "none" if verdict is None else "unseen"
     if verdict in families and set(also) <= set(families):
@@ -231,7 +231,7 @@ def main() -> int:
         how = judged(fault.families, found)
         counts[fault.name][how] += 1
         first = found["hypotheses"][0]
-        named = " or ".join([str(found["verdict"]), *found["also"]])
+        named = " or ".join([str(found["explained_by"]), *found["also"]])
         value = f"{first['value']}, error {100 * first['error']:.1f} %, {first['off']} off; {found['sure']}"
         far = f"{statistics.median(change):.2f}, {max(change, key=lambda ratio: abs(np.log(ratio))):.2f}"
         print(f"{how:8} {name} ({far}; {spent[-1]:.1f} s): {named} ({value})", flush=True)

@@ -131,23 +131,26 @@ def show(
         of_step = schedule if step is None else schedule.only(step)
         operator = work.operator(schedule.collective, op)
         given = "random" if values in (None, "random") else _json(values or "", "--values")
+        found = [] if values is None and animate is None else work.worked(schedule, given, op)
         if animate:
             from simcoll.report.plot.animation import animate as draw
 
-            draw(schedule, work.worked(schedule, given, op), operator, animate)
+            draw(schedule, found, operator, animate)
             print(f"drawn: {animate}", file=sys.stderr)
         if as_json:
-            held = [] if values is None else work.states(schedule, given, op)
-            chosen = held if step is None else held[step : step + 2]
-            return schedule_json.dump(of_step, **({"states": chosen} if chosen else {}))
+            held = work.buffers(schedule, found)[step : None if step is None else step + 2]
+            return schedule_json.dump(of_step, **({} if values is None else {"states": held}))
         parts = [schedule_view.data(schedule)] if data else []
         if values is not None:
-            parts.append(schedule_view.values(schedule, work.worked(schedule, given, op), operator, step))
+            parts.append(schedule_view.values(schedule, found, operator, step))
         if diagram:
             parts.append(schedule_view.diagram(of_step))
         return f"{schedule_view.counts_line(schedule)}\n" + ("\n\n".join(parts) or str(of_step))
 
     if schedule_json.is_file(name):
+        for option, value in {"--ranks": ranks, "--root": root, "--groups": groups, "--subgroups": subgroups}.items():
+            if value:
+                raise InputError(f"{option}: the schedule of {name} has its own", f"leave out {option}")
         print(shown(schedule_json.read(name)))
         return
     schedule_view.find(name)
@@ -180,21 +183,16 @@ def _json(text: str, option: str) -> Any:
 
 
 def _groups(text: str | None, option: str) -> Any:
-    """Return the groups that an option gives: lists of ranks as tuples, or a number of groups; raises InputError."""
-    cure = "write e.g. '[[0,1],[2,3]]'"
+    """Return the groups that an option gives, as keys of scenarios have them; raises InputError."""
+    from simcoll.scenario.key_types import groups_of
 
-    def nested(part: object) -> Any:
-        if isinstance(part, int) and not isinstance(part, bool):
-            return part
-        if not isinstance(part, list) or not part:
-            raise InputError(f"{option}: {part!r} is neither a rank nor a list of ranks", cure)
-        return tuple(map(nested, part))
-
-    found = None if text is None else nested(_json(text, option))
+    try:
+        found = groups_of(None if text is None else _json(text, option))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{option}: {error}") from None
     lists = isinstance(found, tuple) and all(isinstance(part, tuple) for part in found)
-    number = isinstance(found, int) and found > 0 and option == "--groups"
-    if found is not None and not lists and not number:
-        raise InputError(f"{option}: {text} is no list of groups", cure)
+    if option == "--subgroups" and found is not None and not lists:
+        raise InputError(f"{option}: {text} is no list of groups", "write e.g. '[[0,1],[2,3]]'")
     return found
 
 

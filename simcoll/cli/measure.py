@@ -118,23 +118,19 @@ def _measure_compute(gpu: bool, output: Path | None) -> int:
         raise InputError("measure compute: needs a GPU and a file", "write simcoll measure compute --gpu -o gemm.csv")
     _check(1, output)
     try:
-        import torch
-
         from simcoll.measurement.torch_backend import compute_times
     except ImportError:
         raise InputError(
             "measure compute: torch is missing", "install it, e.g. pip install 'simcoll[validate]'"
         ) from None
-    if not torch.cuda.is_available():
-        raise InputError("measure compute: torch sees no GPU", "run it on a machine with a GPU and its driver")
     from simcoll.config import text_table
 
-    device = torch.device("cuda", 0)
+    device, name = compute_times.first_gpu()
     attention = output.with_name(f"{output.stem}-attention{output.suffix}")
     for path, made in ((output, compute_times.gemms(device)), (attention, compute_times.attentions(device))):
         rows = list(made)
         path.write_text(text_table.csv_text(list(rows[0]), (row.values() for row in rows)), "utf-8")
-        print(f"{path}: {len(rows)} times on {torch.cuda.get_device_name(device)}")
+        print(f"{path}: {len(rows)} times on {name}")
     return 0
 
 

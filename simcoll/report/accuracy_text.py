@@ -141,7 +141,7 @@ def diagnosis_text(document: dict[str, Any]) -> str:
     findings = "\n".join([
         *(f"# warning: {line}" for line in document["warnings"]),
         f"# simcoll {__version__}: diagnose",
-        f"# topology {document['system']}   profile {document['profile']}, fitted {_fitted(document['confidence'])}",
+        f"# topology {document['system']}   profile {document['profile']}, fitted {_fitted(document['predicted_as'])}",
         f"# expected: what is predicted{added}",
         *([f"# {shared}"] if shared else []),
         *([table] if few else []),
@@ -213,12 +213,12 @@ def _ranked(document: dict[str, Any]) -> list[str]:
 def _verdict(document: dict[str, Any]) -> list[str]:
     """Return the last lines: single points whose times are far off, then the verdict."""
     single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
-    if document["verdict"] in ("healthy", "wrong data"):
+    if document["explained_by"] in ("healthy", "wrong data"):
         also = ", and times that are as they should be" if document["wrong"] else ""
         again = ", but for what is to be measured again" if single else ""
-        return [*single, f"# verdict: {document['verdict']}{also}{again}"]
+        return [*single, f"# verdict: {document['explained_by']}{also}{again}"]
     off = [region for region in document["regions"] if region["off"]]
-    if document["verdict"] is None:
+    if document["explained_by"] is None:
         if only_faster(off):
             finding = (
                 "faster than expected: a finding, and no fault; fit the profile to it (simcoll calibrate), unless the"

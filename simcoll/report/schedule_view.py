@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-import numpy as np
-
 from simcoll.config import text_table
 from simcoll.engine.binding import bind
 from simcoll.engine.run import Policy, run
@@ -18,12 +16,12 @@ from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.formats.schedules.schedule_json import counts, traffic
 from simcoll.report.verdicts import of_proofs
 from simcoll.schedule import algorithms, registry
-from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective, contracts
+from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective, promised
 from simcoll.schedule.proof import Proof, prove
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import Schedule, chunks_text
 from simcoll.schedule.side_by_side import joined
-from simcoll.schedule.values import State, finished, named_slots, slot_text, terms_text
+from simcoll.schedule.values import State, named_slots, slot_text, terms_text
 from simcoll.topology.topology_builder import build as build_topology
 from simcoll.topology.topology_keys import TopologySpec
 
@@ -155,7 +153,8 @@ def count_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         "# of a rank: messages that the busiest rank sends; sent, received: by a rank on average, most: by the busiest "
         "rank, in buffers of m bytes",
         "# time: 64 MiB on a star of 50 GB/s, 0.5 us links; speed-up: over the plainest algorithm there, by time; it "
-        "is not the ratio of messages, because messages of different ranks travel at the same time",
+        "is not the ratio of messages, because messages of different ranks travel at the same time; on a star all "
+        "messages of a rank share its link",
     ]
     return "\n".join([head, text_table.render(list(rows[0]), rows), *map(text_table.wrapped, remarks)])
 
@@ -193,27 +192,24 @@ def _letter(rank: int) -> str:
 
 
 def values(schedule: Schedule, states: Sequence[State], op: str, step: int | None = None) -> str:
-    """Return what each participant holds before the first step, after each step and at the end; or before and after one
-    `step`. Columns are chunks, then slots of scratch. What a step stores stands behind `▸`, what it reduces is written
-    out as a formula."""
+    """Return what each participant holds in the states of `worked`; or before and after one `step`. Columns are chunks,
+    then slots of scratch. What a step stores stands behind `▸`, what it reduces is written out as a formula."""
     contract = collective(schedule.collective)
     slots = named_slots(schedule)
     first, last = (0, schedule.n_steps) if step is None else (step, step + 1)
     rows = _value_rows(schedule, slots, "before", State(states[first].held, {}), op)
     for number in range(first, last):
         rows += _value_rows(schedule, slots, f"step {number}", states[number + 1], op)
-    end, after = finished(schedule, states[-1], op), contracts(schedule, "after")[..., 0] != NOTHING
     for rank in range(schedule.n) if last == schedule.n_steps else ():
-        held = {slots[slot]: slot_text(op, end, rank, slot) for slot in np.flatnonzero(after[rank]).tolist()}
-        rows.append({"": " " if rank else "end", "rank": f"{rank}", "from": " ", **held})
+        held = {slots[slot]: slot_text(op, states[-1], rank, slot) or " " for slot in promised(schedule, rank)}
+        rows.append({"": " " if rank else "end", "rank": f"{rank}", **held})
     doing = f"{contract.name}, {op}" if contract.reduces else contract.name
     legend = ["▸ stored by this step"] + [f"{terms_text(op, [1, 4])} reduced by this step"] * contract.reduces
     if op == "avg":
         legend.append("the sum is divided at the end")
     foot = text_table.wrapped(f"# {'; '.join(legend)}; from: the ranks that sent it; · undefined")
-    table = text_table.render(
-        ["", "rank", "from", *slots.values()], [{**dict.fromkeys(slots.values(), " "), **row} for row in rows]
-    )
+    columns = ["", "rank", "from", *slots.values()]
+    table = text_table.render(columns, [{**dict.fromkeys(columns, " "), **row} for row in rows])
     return f"{doing}: {contract.summary}\n{table}\n{foot}"
 
 

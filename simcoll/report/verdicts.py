@@ -108,7 +108,7 @@ def of_diagnosis(document: JsonAnswer) -> str:
 
 def _of_times(document: JsonAnswer) -> str:
     off = [region for region in document["regions"] if region["off"]]
-    if document["verdict"] in ("healthy", "wrong data"):
+    if document["explained_by"] in ("healthy", "wrong data"):
         points = document["points"]
         inside = sum(point["verdict"] == "inside" for point in points)
         single = sum(point["single"] for point in points)
@@ -121,7 +121,7 @@ def _of_times(document: JsonAnswer) -> str:
     how = "times scatter" if worst["factor"] is None else f"{worst['factor']:.2f} times as long as expected"
     how += f", but others {worst['contrary_factor']:.2f} times" if worst["contrary_factor"] is not None else ""
     where = f"{worst['collective']} on {worst['ranks']}, {worst['region']}, {how}"
-    if document["verdict"] is None:
+    if document["explained_by"] is None:
         if only_faster(off):
             return f"Faster than expected, which is a finding and no fault: {where}."
         return f"Off, and nothing that was tried explains it: {where}."

@@ -6,10 +6,10 @@ writes; several writes to one slot apply in the order of the schedule.
 
 from __future__ import annotations
 
-import itertools
-import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from reprlib import repr as short
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -61,13 +61,13 @@ def operator(name: str, op: str | None) -> str:
 
 
 def worked(schedule: Schedule, rows: object, op: str | None = None) -> list[State]:
-    """Return the states of a schedule: one before the first step, then one after each step.
+    """Return the states of a schedule: one before the first step, one after each step, and the end (see `finished`).
 
-    `rows` and `op` are those of `states`. Sums are not divided yet for an average: see `finished`. Raises InputError.
+    `rows` and `op` are those of `states`. Raises InputError.
 
     >>> from simcoll import build
     >>> [state.held[0][0].tolist() for state in worked(build("all_reduce", "naive", 2), [[1, 2], [3, 4]])]
-    [[1, 2], [4, 6], [4, 6]]
+    [[1, 2], [4, 6], [4, 6], [4, 6]]
     """
     op = operator(schedule.collective, op)
     cells = (schedule.n_steps + 1) * schedule.participants * schedule.n_slots
@@ -76,11 +76,12 @@ def worked(schedule: Schedule, rows: object, op: str | None = None) -> list[Stat
     handed = handed_in(schedule, rows, op)
     if (schedule.n_steps + 1) * schedule.participants * len(handed[0]) > MOST_CELLS:
         raise InputError("--values: too many numbers to show after each step", "give fewer numbers, or fewer ranks")
-    found = list(played(schedule, handed, op))
-    for numbers in itertools.chain.from_iterable(found[-1].held):
-        if numbers is not None and not all(number is None or math.isfinite(number) for number in numbers.tolist()):
-            raise InputError(f"--values: a {op} of them is beyond the range of numbers", "give smaller numbers")
-    return found
+    with np.errstate(all="ignore"):
+        found = list(played(schedule, handed, op))
+    made = (state.held[participant][slot] for state in found for participant, slot in state.came)
+    if not all(abs(number) <= sys.float_info.max for numbers in made if numbers is not None for number in numbers):
+        raise InputError(f"--values: a {op} of them is beyond the range of numbers", "give smaller numbers")
+    return [*found, finished(schedule, found[-1], op)]
 
 
 def states(schedule: Schedule, values: object = "random", op: str | None = None) -> list[list[list[Any]]]:
@@ -95,13 +96,14 @@ def states(schedule: Schedule, values: object = "random", op: str | None = None)
     >>> states(build("all_reduce", "naive", 2), [[1, 2], [3, 4]])
     [[[1, 2], [3, 4]], [[4, 6], [3, 4]], [[4, 6], [4, 6]]]
     """
-    found = worked(schedule, values, op)
-    return buffers(schedule, [*found[:-1], finished(schedule, found[-1], operator(schedule.collective, op))])
+    return buffers(schedule, worked(schedule, values, op))
 
 
 def buffers(schedule: Schedule, found: Sequence[State]) -> list[list[list[Any]]]:
-    """Return the buffers of all ranks in each state, as `states` does."""
-    rows = ([state.held[rank][: schedule.n_chunks] for rank in range(schedule.n)] for state in found)
+    """Return the buffers of all ranks, as `states` does, from what `worked` returns."""
+    rows = (
+        [state.held[rank][: schedule.n_chunks] for rank in range(schedule.n)] for state in [*found[:-2], *found[-1:]]
+    )
     return [[[each for part in row if part is not None for each in part.tolist()] for row in state] for state in rows]
 
 
@@ -163,9 +165,12 @@ def handed_in(schedule: Schedule, rows: object, op: str) -> list[Values]:
     owned = contracts(schedule, "before")[..., 0] != NOTHING
     shares = owned.sum(axis=1)
     if isinstance(rows, str) and rows == "random":
-        draw = np.random.default_rng(0)
-        rows = draw.integers(0, 10, (schedule.n, int(shares.max()))).tolist()
-    lists = _numbers(schedule, rows, op, bool((shares == 0).any()))
+        rows = np.random.default_rng(0).integers(0, 10, (schedule.n, int(shares.max()))).tolist()
+    lists = _numbers(schedule.n, rows, np.flatnonzero(shares).tolist())
+    if op in ("band", "bor", "bxor") and not all(
+        isinstance(number, int) for numbers in lists for number in numbers or ()
+    ):
+        raise InputError(f"--values: {op} works on whole numbers only", "give whole numbers, or another --op")
     length = next(len(numbers) for numbers in lists if numbers is not None)
     whole = length * schedule.n_chunks // int(shares.max())
     cuts = cut_slots(schedule, whole)
@@ -179,47 +184,35 @@ def handed_in(schedule: Schedule, rows: object, op: str) -> list[Values]:
     return found
 
 
-def _numbers(schedule: Schedule, rows: object, op: str, rooted: bool) -> list[Any]:
-    """Return a list of numbers for each rank; None for a rank that hands in none; raises InputError."""
-    given = rows.tolist() if isinstance(rows, np.ndarray) else rows
-    if not isinstance(given, list | tuple) or not given or given == [None] * len(given):
-        raise InputError(f"--values: {_short(given)} is no list of ranks", _FORM)
-    roots = {group[schedule.root] for group in schedule.groups}
-    if rooted and len(given) == 1 and len(roots) == 1:
-        given = [given[0] if rank in roots else None for rank in range(schedule.n)]
-    if len(given) != schedule.n:
+def _numbers(n: int, rows: object, owners: list[int]) -> list[Any]:
+    """Return a list of numbers for each of n ranks, all as long; None for a rank that hands in none. `owners` must hand
+    in some; a single list is that of a single owner. Raises InputError."""
+    given: Any = list(rows) if isinstance(rows, list | tuple | np.ndarray) else None
+    if given is None:
+        raise InputError(f"--values: {short(rows)} is no list of ranks", _FORM)
+    if len(given) == len(owners) == 1:
+        given = [given[0] if rank in owners else None for rank in range(n)]
+    if len(given) != n:
         many = f"{len(given)} list{'s' * (len(given) != 1)}"
-        raise InputError(f"--values: {many} of numbers for {schedule.n} ranks", f"give {schedule.n} lists")
-    lists: list[Any] = [
-        None if row is None and rooted else _row(row, f"--values: rank {rank}") for rank, row in enumerate(given)
-    ]
-    lengths = {rank: len(row) for rank, row in enumerate(lists) if row is not None}
-    first = next(iter(lengths))
-    for rank, length in lengths.items():
-        if length != lengths[first]:
-            problem = f"rank {rank} has {length} numbers, and rank {first} has {lengths[first]}"
+        raise InputError(f"--values: {many} of numbers for {n} ranks", f"give {n} lists")
+    lists = [None if row is None and rank not in owners else _row(row, rank) for rank, row in enumerate(given)]
+    wanted = len(lists[owners[0]] or ())
+    for rank, row in enumerate(lists):
+        if row is not None and len(row) != wanted:
+            problem = f"rank {rank} has {len(row)} numbers, and rank {owners[0]} has {wanted}"
             raise InputError(f"--values: {problem}", "give all ranks as many numbers")
-    numbers = [number for row in lists for number in row or ()]
-    if op in ("band", "bor", "bxor") and not all(isinstance(number, int) for number in numbers):
-        raise InputError(f"--values: {op} works on whole numbers only", "give whole numbers, or another --op")
     return lists
 
 
-def _row(row: object, where: str) -> list[Any]:
-    """Return the numbers of nested lists as one list; raises InputError for anything else."""
-    parts: list[Any] = list(row) if isinstance(row, list | tuple) else []
-    if not parts:
-        raise InputError(f"{where}: {_short(row)} is no list of numbers", _FORM)
-    if all(isinstance(part, list | tuple) for part in parts):
-        return [number for part in parts for number in _row(part, where)]
-    for part in parts:
-        if isinstance(part, bool) or not isinstance(part, int | float) or not abs(part) <= LARGEST:
-            raise InputError(f"{where}: {_short(part)} is no number from -10^15 to 10^15", _FORM)
-    return parts
-
-
-def _short(value: object) -> str:
-    return f"a list of {len(value)}" if value and isinstance(value, list) else repr(value)
+def _row(row: object, rank: int) -> list[Any]:
+    """Return the numbers of a list, or of lists of one length, as one list; raises InputError for anything else."""
+    numbers = np.array(row, object).ravel().tolist() if isinstance(row, list | tuple | np.ndarray) else []
+    if not numbers:
+        raise InputError(f"--values: rank {rank}: {short(row)} is no list of numbers", _FORM)
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= LARGEST:
+            raise InputError(f"--values: rank {rank}: {short(number)} is no number from -10^15 to 10^15", _FORM)
+    return numbers
 
 
 # --- numbers in words ---

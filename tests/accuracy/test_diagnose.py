@@ -123,21 +123,22 @@ def diagnosed(path: object, system: str, *words: str) -> dict[str, Any]:
     found = simcoll("diagnose", path, "--topology", system, *words, "--json")
     assert found.status in (0, 1), found.err
     document = dict(found.json)
+    document = document["tables"][0] if "tables" in document else document  # of a table within a log
     off = [region for region in document["regions"] if region["off"]]
-    assert (found.status == 0) == (document["verdict"] == "healthy") <= (not off)
-    assert document["verdict"] in (None, document["hypotheses"][0]["hypothesis"])
-    assert off or document["verdict"] is not None
+    assert (found.status == 0) == (document["explained_by"] == "healthy") <= (not off)
+    assert document["explained_by"] in (None, document["hypotheses"][0]["hypothesis"])
+    assert off or document["explained_by"] is not None
     explaining = [each for each in document["hypotheses"] if each["explains"]]
-    good = [each for each in explaining if each["hypothesis"] in (document["verdict"], *document["also"])]
+    good = [each for each in explaining if each["hypothesis"] in (document["explained_by"], *document["also"])]
     assert explaining[: len(good)] == good  # those that rows do not tell apart, with the nearest one among them
     plain = [each for each in explaining if not re.search("^like | with ", each["hypothesis"])]
     if plain:
         assert min(each["score"] for each in plain) == min(each["score"] for each in good)
     first, *others = document["hypotheses"]
     near = {each["hypothesis"] for each in others if each in plain and each["error"] <= first["error"]}
-    assert near <= {*document["also"]} or document["verdict"] in (None, "healthy")
+    assert near <= {*document["also"]} or document["explained_by"] in (None, "healthy")
     if (
-        off and document["verdict"]
+        off and document["explained_by"]
     ):  # it explains: half of the error where it is off, at least, and some of that is right
         where = {region["region"] for region in off}
         its = [point for point in document["points"] if point["region"] in where]
@@ -196,11 +197,11 @@ MORE: dict[str, tuple[Setup, Callable[[Path], Times]]] = {
 
 def _check(folder: Path, setup: Setup, took: Times, fault: str, seed: int, noise: float) -> None:
     found = diagnosed(table(folder, setup, took, seed, noise), setup[0])
-    assert fault in (found["verdict"], *found["also"])
+    assert fault in (found["explained_by"], *found["also"])
     assert found["remains"] == []
     its = next(each for each in found["hypotheses"] if each["hypothesis"] == fault)
     assert its["error"] < 0.06 + noise  # shares of rates that are tried are within 6 % of any
-    if found["verdict"] == fault:  # else it is named beside what the rows do not tell apart
+    if found["explained_by"] == fault:  # else it is named beside what the rows do not tell apart
         assert all(abs(np.log(p["explained_us"] / p["measured_us"])) < 5 * noise for p in found["points"])
     if fault == "launch":
         assert found["hypotheses"][0]["launch_us"] == pytest.approx(25 if setup is B200 else 15, abs=1.5)
@@ -237,7 +238,7 @@ def test_faults_with_other_noise(tmp_path: Path, faults: dict[str, Any], seed: i
         took = simulated(tmp_path)
         visible = _visible(tmp_path, setup, took, noise)
         seen += visible
-        if visible or diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["verdict"] != "healthy":
+        if visible or diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["explained_by"] != "healthy":
             _check(tmp_path, setup, took, fault.partition(":")[0], seed, noise)
     assert seen >= 0.8 * len(faults)
 
@@ -254,7 +255,7 @@ def test_gpudirect_off_is_the_key_of_the_profile_and_the_variable(tmp_path: Path
     assert took == by_variable and all(by_variable[size] > free[size] for size in free)
     assert times(A100, LARGE[1:2]) == times(A100, LARGE[1:2], **{variable: "0"})
     found = diagnosed(table(tmp_path, A100X2, took, noise=0), "dgx-a100")
-    assert found["verdict"] == "gpudirect off"
+    assert found["explained_by"] == "gpudirect off"
     assert found["hypotheses"][0]["error"] < 1e-5
 
 
@@ -293,12 +294,12 @@ def test_settings_of_buffers_and_messages_are_found(
     sizes = LARGE if call == "all_gather" else SIZES  # of half as many, noise hides what a buffer does
     plain, took = (times(setup, sizes, collective=call, **keys) for keys in ({}, {f"env.{variable}": size}))
     found = diagnosed(table(tmp_path, setup, took, call=call), setup[0])
-    assert fault in (found["verdict"], *found["also"])
+    assert fault in (found["explained_by"], *found["also"])
     its = next(each for each in found["hypotheses"] if each["hypothesis"] == fault)
     assert its["value"] == value
     assert variable in its["text"]
     assert not [point for point in found["points"] if point["single"]]  # none is odd where that is so
-    assert diagnosed(table(tmp_path, setup, plain, call=call), setup[0])["verdict"] == "healthy"
+    assert diagnosed(table(tmp_path, setup, plain, call=call), setup[0])["explained_by"] == "healthy"
 
 
 @pytest.mark.parametrize(("setup", "call", "setting"), WITHIN)
@@ -311,21 +312,21 @@ def test_settings_whose_cost_lies_within_intervals_are_no_finding(
     plain, took = (times(setup, sizes, collective=call, **keys) for keys in ({}, {f"env.{variable}": value}))
     assert max(abs(np.log(took[size] / plain[size])) for size in sizes) > 0.14
     found = diagnosed(table(tmp_path, setup, took, call=call), setup[0])
-    assert (found["verdict"], found["also"]) == ("healthy", [])
+    assert (found["explained_by"], found["also"]) == ("healthy", [])
 
 
 def test_one_direction_of_one_gpu(tmp_path: Path):
     """Half of the way out of one GPU is said to be that."""
     took = times(H100, SIZES[1::2], faults='[{link: "node0.gpu3->*", kind: slow, at: 0 s, factor: 2}]')
     found = diagnosed(table(tmp_path, H100, took, noise=0.02), "hgx-h100")
-    assert (found["verdict"], found["hypotheses"][0]["value"]) == ("slow nvlink", "one way of one at 50%")
+    assert (found["explained_by"], found["hypotheses"][0]["value"]) == ("slow nvlink", "one way of one at 50%")
 
 
 def test_what_is_as_near_is_named_beside_what_is_simpler(tmp_path: Path) -> None:
     """Small buffers and no Simple at all do much the same: both are named, with noise and without."""
     took = times(A100, **{"env.NCCL_BUFFSIZE": "262144"})
     clear, noisy = (diagnosed(table(tmp_path, A100, took, 3, noise), A100[0]) for noise in (0, 0.05))
-    assert all({"buffer size", "no Simple"} <= {found["verdict"], *found["also"]} for found in (clear, noisy))
+    assert all({"buffer size", "no Simple"} <= {found["explained_by"], *found["also"]} for found in (clear, noisy))
 
 
 @pytest.mark.parametrize(
@@ -345,7 +346,7 @@ def test_who_launches_is_judged_by_what_the_log_says(
     head = ["# nThread 1 nGpus 8", "# size count type redop root time algbw busbw #wrong"]
     path.write_text("\n".join([*head, *rows]), encoding="utf-8")
     found = diagnosed(path, "hgx-h100", "--collective", "all_reduce")
-    assert (found["verdict"], found["hypotheses"][0]["value"]) == (verdict, value)
+    assert (found["explained_by"], found["hypotheses"][0]["value"]) == (verdict, value)
     first = diagnosis_text(found).split(":")[0]
     quicker = floor is not None and floor < min(times(H100, **keys).values())
     assert first == ("Healthy" if floor is None else "Faster than expected, which is no fault" if quicker else "Off")
@@ -358,7 +359,7 @@ def test_the_nearer_explanation_comes_first(tmp_path: Path):
     took = {size: time * (1.1 if size < 2**13 else 1.2 if size >= 2**23 else 1) for size, time in took.items()}
     found = diagnosed(table(tmp_path, H100, took, noise=0), "hgx-h100")
     first, *others = found["hypotheses"]
-    assert found["verdict"] == first["hypothesis"] == "only tree"
+    assert found["explained_by"] == first["hypothesis"] == "only tree"
     assert first["error"] < min(each["error"] for each in others)
     assert first["off"] > min(each["off"] for each in others)
 
@@ -372,7 +373,7 @@ def test_the_way_to_the_network_is_one_choice(tmp_path: Path, slow: str):
     faults = [{"link": link, "kind": "slow", "at": "0 s", "factor": 4} for link in (f"{u}->{v}", f"{v}->{u}")]
     took = times(H100X2, LARGE, faults=json.dumps(faults))
     found = diagnosed(table(tmp_path, H100X2, took, noise=0), "hgx-h100")
-    assert found["verdict"] == "slow nic"
+    assert found["explained_by"] == "slow nic"
     # One node by itself would tell of slow NVLinks.
     assert "2 nics" in found["also"] and {*found["also"]} <= {"2 nics", "slow nvlink", "gpudirect off"}
     best = found["hypotheses"][0]
@@ -388,7 +389,7 @@ def test_of_what_times_cannot_tell_apart_the_lesser_fault_comes_first(tmp_path: 
     faults = [{"link": link, "kind": "slow", "at": "0 s", "factor": 2} for link in ("node1.nic3->*", "*->node1.nic3")]
     took = times(H100X2, LARGE, collective="all_to_all", faults=json.dumps(faults))
     found = diagnosed(table(tmp_path, H100X2, took, 1, call="all_to_all"), "hgx-h100")
-    assert [found["verdict"], *found["also"]][:2] == ["slow nic", "slow nvlink"]
+    assert [found["explained_by"], *found["also"]][:2] == ["slow nic", "slow nvlink"]
     half, eighth = found["hypotheses"][:2]
     assert (half["value"], eighth["value"][-3:]) == ("one or all at 50%", "12%")
 
@@ -400,9 +401,9 @@ def test_what_noise_does_not_decide_is_a_choice(tmp_path: Path):
     setup, simulated = FAULTS["nvls off"]  # which on one node leaves rings, as NCCL_ALGO does
     path = table(tmp_path, setup, simulated(tmp_path), 2, 0.05)
     found = diagnosed(path, setup[0])
-    assert {"nvls off", "only ring"} <= {found["verdict"], *found["also"]}
+    assert {"nvls off", "only ring"} <= {found["explained_by"], *found["also"]}
     errors = {each["hypothesis"]: each["error"] for each in found["hypotheses"]}
-    assert all(errors[name] < 2 * 0.05 for name in (found["verdict"], *found["also"]))
+    assert all(errors[name] < 2 * 0.05 for name in (found["explained_by"], *found["also"]))
     said = simcoll("diagnose", path, "--topology", setup[0]).out.replace("\n  ", " ").splitlines()[0]
     assert "nvls off, " in said and " or only ring explains it best" in said
 
@@ -413,13 +414,13 @@ def test_a_single_point_puts_a_region_off_only_if_something_explains_it(tmp_path
     took = times(A100, SIZES)
     odd = {**took, 2**21: 1.35 * took[2**21]}
     found = diagnosed(table(tmp_path, A100, odd, noise=0.01), "dgx-a100")
-    assert found["verdict"] == "healthy"
+    assert found["explained_by"] == "healthy"
     assert [point["size_bytes"] for point in found["points"] if point["single"]] == [2**21]
     without = left(A100, "--proto", "^LL128")
     assert [size for size in SIZES if abs(without[size] / took[size] - 1) > 0.1] == [2**23]
-    assert diagnosed(table(tmp_path, A100, without, noise=0.01), "dgx-a100")["verdict"] == "no LL128"
+    assert diagnosed(table(tmp_path, A100, without, noise=0.01), "dgx-a100")["explained_by"] == "no LL128"
     at_end = {size: time for size, time in odd.items() if size <= 2**21}
-    assert diagnosed(table(tmp_path, A100, at_end, noise=0.01), "dgx-a100")["verdict"] != "healthy"
+    assert diagnosed(table(tmp_path, A100, at_end, noise=0.01), "dgx-a100")["explained_by"] != "healthy"
 
 
 @pytest.mark.parametrize(
@@ -432,10 +433,10 @@ def test_what_is_sound_is_healthy(tmp_path: Path, setup: Setup):
     that takes 2 us longer."""
     took = times(setup)
     for seed, noise in enumerate((0.02, 0.03, 0.05)):
-        assert diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["verdict"] == "healthy"
+        assert diagnosed(table(tmp_path, setup, took, seed, noise), setup[0])["explained_by"] == "healthy"
     later = {size: time + 2 for size, time in took.items()}
     found = diagnosed(table(tmp_path, setup, later, 1), setup[0])
-    assert found["verdict"] == "healthy"
+    assert found["explained_by"] == "healthy"
     assert found["launch_us"] == pytest.approx(2, abs=1.5)
 
 
@@ -445,7 +446,10 @@ def test_false_alarms_are_rare(tmp_path: Path):
     for setup in (A100, H100, B200, L40S, A100X2, SLINGSHOT):
         took = times(setup)
         for seed in range(100):
-            assert diagnosed(table(tmp_path, setup, took, seed, 0.05), setup[0])["verdict"] == "healthy", (setup, seed)
+            assert diagnosed(table(tmp_path, setup, took, seed, 0.05), setup[0])["explained_by"] == "healthy", (
+                setup,
+                seed,
+            )
 
 
 REGIONS = {"latency-bound": (512, 2**19), "middle": (2**20, 2**23), "bandwidth-bound": (2**24, 2**29)}
@@ -529,7 +533,7 @@ def test_points_that_err_together_put_a_region_off(tmp_path: Path):
 )
 def test_an_explanation_is_clearly_better(tmp_path: Path, setup: Setup, factor: float):
     """Where a region is hardly off, a hypothesis that is a little nearer by chance is no verdict: see `diagnosed`."""
-    assert diagnosed(_scaled(tmp_path, setup, (2**20, 2**23), factor), setup[0])["verdict"] in (
+    assert diagnosed(_scaled(tmp_path, setup, (2**20, 2**23), factor), setup[0])["explained_by"] in (
         None,
         "healthy",
         "slow gpu",
@@ -564,10 +568,10 @@ def test_what_is_left_far_off_is_not_explained(tmp_path: Path, factor: int, expl
     slow = next(each for each in found["hypotheses"] if each["hypothesis"] == "slow nic")
     assert (slow["explains"], slow["off"] > 0) == (explained, True)
     if explained:
-        assert found["verdict"] == "slow nic"
+        assert found["explained_by"] == "slow nic"
         assert set(found["also"]) <= {"gpudirect off", "slow nvlink", "channels"}  # which cost large sizes as much
     else:
-        assert [found["verdict"], *found["also"]] == [None]
+        assert [found["explained_by"], *found["also"]] == [None]
     assert any(each["explains"] for each in found["hypotheses"]) == explained
 
 
@@ -612,7 +616,7 @@ def test_what_leaves_regions_off_explains_nothing_where_a_better_one_leaves_none
     found = diagnosed(table(tmp_path, A100X2, took, noise=0), "dgx-a100")
     off = {each["hypothesis"]: each["off"] for each in found["hypotheses"]}
     assert off["tcp"] == 0 < off["launch"] < sum(each["off"] for each in found["regions"])
-    assert found["verdict"] == "tcp"
+    assert found["explained_by"] == "tcp"
     assert not any(off[each["hypothesis"]] for each in found["hypotheses"] if each["explains"])
 
 
@@ -632,7 +636,7 @@ def test_a_machine_that_is_another_one(tmp_path: Path):
     together, first the one most like what was named."""
     for setup, named in ((B200, "hgx-h100"), (A100, "hgx-h100")):
         found = diagnosed(table(tmp_path, setup, times(setup, SIZES[::2])), named)
-        assert found["verdict"] == f"like {setup[0]}"
+        assert found["explained_by"] == f"like {setup[0]}"
         assert (found["remains"], found["sure"]) == ([], "clear")
         assert ("like gb200-nvl72" in found["also"]) is (setup is B200)
         assert "like hgx-h200" not in found["also"]
@@ -661,7 +665,7 @@ def test_what_a_table_names_outranks_what_its_times_are_like(tmp_path: Path, gpu
     path.write_text("\n".join([f"{head},gpu", *(f"{line},{gpu}" for line in lines)]))
     found = diagnosed(path, "hgx-h100")
     assert ("like hgx-b200" in [each["hypothesis"] for each in found["hypotheses"]]) is possible
-    assert (found["verdict"] == "like hgx-b200") is possible
+    assert (found["explained_by"] == "like hgx-b200") is possible
     assert any("check --on" in line for line in found["warnings"]) is (gpu == "NVIDIA B200")
     first = " ".join(diagnosis_text(found).partition("\n# ")[0].split())
     other = "Another machine: measured on NVIDIA B200, and hgx-h100 has H100 SXM5; for such GPUs: "
@@ -693,7 +697,7 @@ def test_another_machine_has_the_settings_of_its_own_nics(tmp_path: Path, measur
     setup: Setup = (measured, 2, 16)
     took = times(setup, SIZES[1::2])
     found = diagnosed(table(tmp_path, setup, took, noise=0), named)
-    assert (found["verdict"], found["sure"]) == (f"like {measured}", "clear")
+    assert (found["explained_by"], found["sure"]) == (f"like {measured}", "clear")
     explained = {point["size_bytes"]: point["explained_us"] for point in found["points"]}
     assert explained == pytest.approx(took, rel=1e-3)
 
@@ -713,7 +717,7 @@ def test_how_data_leave_a_node_and_by_which_nics_are_told_together(tmp_path: Pat
     which = {"one nic": "=mlx5_0", "4 nics": "mlx5_0,mlx5_1,mlx5_2,mlx5_3"}
     took = times(H100X2, **hows[how], **{"env.NCCL_IB_HCA": which[nics]})
     found = diagnosed(table(tmp_path, H100X2, took), H100X2[0])
-    assert (found["verdict"], found["sure"], found["remains"]) == (f"{how} with {nics}", "clear", [])
+    assert (found["explained_by"], found["sure"], found["remains"]) == (f"{how} with {nics}", "clear", [])
     assert not [each for each in found["hypotheses"] if each["explains"] and each["hypothesis"] in (how, nics)]
     assert found["hypotheses"][0]["assumes"] == 2
 
@@ -726,7 +730,7 @@ def test_one_node_and_several_in_one_table(tmp_path: Path):
     path = tmp_path / "both.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = diagnosed(path, A100[0])
-    assert "slow nic" in (found["verdict"], *found["also"])
+    assert "slow nic" in (found["explained_by"], *found["also"])
     assert {region["nodes"] for region in found["regions"] if region["off"]} == {2}
     assert all(p["explained_us"] == pytest.approx(p["expected_us"]) for p in found["points"] if p["nodes"] == 1)
 
@@ -748,10 +752,10 @@ def test_rows_of_several_nodes_do_not_tell_a_network_from_nvlinks(tmp_path: Path
     decide. With sound rows of one node only the network is left."""
     path = _rated(tmp_path / "measured.csv", 16, 2, 33)
     found = diagnosed(path, "dgx-a100")
-    assert (found["verdict"], "slow nvlink" in found["also"]) == ("slow nic", True)
+    assert (found["explained_by"], "slow nvlink" in found["also"]) == ("slow nic", True)
     assert any("measure one node by itself" in line for line in found["next"])
     found = diagnosed(_rated(path, 8, 1, 233), "dgx-a100")
-    assert found["verdict"] == "slow nic"
+    assert found["explained_by"] == "slow nic"
     assert not {"slow nvlink", "slow gpu"} & {*found["also"]}
     assert not any("one node" in line for line in found["next"])
 
@@ -766,7 +770,7 @@ def test_settings_of_variables_come_last_and_not_if_a_log_denies_them(tmp_path: 
         shown = "# n0:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\n"
         path.write_text(shown + path.read_text(encoding="utf-8"), encoding="utf-8")
     found = diagnosed(path, "hgx-h200", "--set", "env.NCCL_IB_HCA=mlx5_0,mlx5_2,mlx5_4,mlx5_6")
-    named = [found["verdict"], *found["also"]]
+    named = [found["explained_by"], *found["also"]]
     assert named[0] in ("slow nic", "4 nics", "gpudirect off")
     assert ("no Simple" in named) is not log
     assert log or any("NCCL_DEBUG=INFO" in line for line in found["next"])
@@ -796,7 +800,7 @@ def test_made_up_tables_have_no_wrong_verdict(tmp_path: Path, fault: str, alone:
     path = tmp_path / "both.csv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = diagnosed(path, "dgx-a100")
-    named = [found["verdict"], *found["also"]]
+    named = [found["explained_by"], *found["also"]]
     assert fault in named
     assert (named == ["healthy"]) is (fault == "healthy")
     if alone and fault != "healthy":
@@ -809,7 +813,7 @@ def test_what_lies_within_the_errors_of_predictions_is_no_finding(tmp_path: Path
     took = times(H100X2, MIDDLE, **{"env.NCCL_NVLS_ENABLE": "0"})
     found = diagnosed(table(tmp_path, H100X2, took), "hgx-h100")
     assert [region["off"] for region in found["regions"]] == [False] * 3
-    assert (found["verdict"], found["also"]) == ("healthy", [])
+    assert (found["explained_by"], found["also"]) == ("healthy", [])
 
 
 MIDDLE = tuple(2**exponent for exponent in range(12, 27))
@@ -824,7 +828,7 @@ def test_what_lies_in_the_interval_of_its_prediction_is_healthy(tmp_path: Path, 
     words = ("--set", f"ranks={ranks}", "--set", "dtype=float16", "--size", f"[{listed}]", "--json")
     rows = simcoll("predict", "all_reduce", "--on", system, "--nodes", nodes, *words).json["points"]
     found = diagnosed(table(tmp_path, setup, {row["size_bytes"]: row[end] for row in rows}, noise=0), system)
-    assert found["verdict"] == "healthy"
+    assert found["explained_by"] == "healthy"
 
 
 SHIPPED = {
@@ -850,4 +854,4 @@ def test_shipped_tables_are_healthy(name: str, where: list[str]):
     """What was measured on sound machines is healthy: each collective and rank count for itself, sums of types to which
     profiles were not fitted among them."""
     keep = [word for condition in where for word in ("--where", condition)]
-    assert diagnosed(name, SHIPPED[name], *keep)["verdict"] == "healthy"
+    assert diagnosed(name, SHIPPED[name], *keep)["explained_by"] == "healthy"

@@ -31,6 +31,7 @@ def test_list_names_everything():
         assert all(re.search(rf"^  {name} ", algorithms, re.MULTILINE) for name in entries)
     assert _first_words("collectives") == list(collectives.COLLECTIVES)
     assert _first_words("scenarios") == [file.stem for file in SCENARIOS]
+    assert all(line.endswith((".", "?")) for line in simcoll("list", "scenarios").out.splitlines())  # no cut sentence
     assert _first_words("topologies") == sorted(file.stem for file in shipped("topologies").glob("*.yaml"))
     assert _first_words("profiles") == sorted(file.stem for file in (ROOT / "simcoll/scenario/profiles").glob("*.yaml"))
     assert simcoll("topology", "list") == simcoll("list", "topologies")

@@ -634,7 +634,7 @@ def test_a_machine_that_computes_wrong_data_is_not_healthy(form: str, tmp_path: 
         found = simcoll("diagnose", "--on", "hgx-h100", log)
         assert (found.status, found.out.startswith("Wrong data: ")) == ((1, True) if wrong else (0, False)), found.out
         document = simcoll("diagnose", "--on", "hgx-h100", "--json", log).json
-        assert document["verdict"] == ("wrong data" if wrong else "healthy")
+        assert document["explained_by"] == ("wrong data" if wrong else "healthy")
         for words in (["import", "-o", tmp_path / "t.csv"], ["compare", "--on", "hgx-h100"]):
             done = simcoll(*words, log)
             assert done.status == 0 and ("of what was computed" in done.out + done.err) == bool(wrong), done.out

@@ -111,7 +111,7 @@ def test_diagnose_finds_registered_buffers(tmp_path: Path, launch: dict[str, Any
     table.write_text("\n".join(rows) + "\n")
     profile.write_text(law)
     got = simcoll("diagnose", str(table), "--topology", "hgx-h100", "--set", f"profile={profile}", "--json")
-    assert json.loads(got.out)["verdict"] == family
+    assert json.loads(got.out)["cause"] == family
 
 
 @pytest.mark.parametrize(

@@ -486,7 +486,7 @@ def test_diagnose_knows_ways_of_launching(tmp_path: Path, way: list[str], family
     profile.write_text(slow)
     got = simcoll("diagnose", str(path), "--topology", "dgx-a100", "--set", f"profile={profile}", "--json")
     assert got.status == 1
-    assert json.loads(got.out)["verdict"] == family
+    assert json.loads(got.out)["cause"] == family
 
 
 @pytest.mark.parametrize("name", ["nccl-ampere", "nccl-hopper"])

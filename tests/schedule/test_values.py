@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,12 +104,14 @@ def test_python_gives_the_same() -> None:
         sc.states(sc.build("all_reduce", "tree", 4), rows, "max")
         == (shown("all_reduce/tree", 4, rows.tolist(), "--op", "max")["states"])
     )
+    with pytest.raises(sc.SimcollError, match=r"^values=: rank 1 has 2 numbers"):
+        sc.states(sc.build("all_reduce", "tree", 2), [[1], [2, 3]])
 
 
 BAD = [
     "[[1,2],[3]]", "[[1],[2],[3]]", "[]", "[[],[]]", "[1,2]", '[["a"],[1]]', "[[NaN],[1]]", "[[Infinity],[1]]",
     "[[1e999],[1]]", "[[true],[1]]", "[[null],[1]]", '{"a": 1}', "ring", "[" * 5000, "[[1],null]",
-    f"[[{'9' * 5000}],[1]]",
+    f"[[{'9' * 5000}],[1]]", f"[{'[' * 800}1{']' * 800},[1]]", "[[[1],[2,3]],[[1,2],[3]]]",
 ]  # fmt: skip
 
 
@@ -125,6 +128,8 @@ BAD = [
         ["--ranks", "4", "--groups", "[[0,1],[2,3]]"],
         ["--ranks", "4", "--subgroups", "[[0,1],[2]]"],
         ["--ranks", "4", "--subgroups", "2"],
+        ["--ranks", "40", "--op", "product", "--values", str(40 * [[10**15]])],
+        ["--ranks", "40", "--op", "product", "--values", str(40 * [[1e15]])],
     ],
     ids=lambda words: " ".join(words)[:50],
 )
@@ -133,3 +138,18 @@ def test_bad_values_are_one_clear_error(words: list[str]) -> None:
     found = simcoll("show", "all_reduce/ring", *words)
     assert (found.status, found.out, found.err.count("\n")) == (2, "", 1)
     assert found.err.startswith("--") and len(found.err) < 300
+
+
+def test_the_root_must_hand_in_its_numbers(tmp_path: Path) -> None:
+    """Without the root's numbers a broadcast would spread what nobody knows; a schedule file brings its own ranks."""
+    found = simcoll("show", "broadcast/naive", "--ranks", 2, "--values", "[null,[1]]")
+    assert (found.status, found.out) == (2, "") and "rank 0" in found.err
+    file = tmp_path / "ring.json"
+    file.write_text(simcoll("show", "all_reduce/ring", "--ranks", 3, "--json").out, "utf-8")
+    assert simcoll("show", file, "--ranks", 8).status == 2 and simcoll("show", file).status == 0
+
+
+def test_a_chunk_without_numbers_is_blank() -> None:
+    """Three ranks with one number each: two of three chunks are empty, before as at the end."""
+    lines = simcoll("show", "all_reduce/ring", "--ranks", 3, "--values", "[[1],[2],[3]]").out.splitlines()
+    assert lines[-4].split() == ["end", "0", "6"] and lines[3].split() == ["before", "0", "1"]

@@ -122,7 +122,8 @@ def diagnosed(
         *caveats.notes(asked.scenarios),
     ]
     if wrong := wrong_data(text, rows):  # a machine with wrong results is not healthy, whatever its times are
-        document |= {"wrong": wrong, "verdict": WRONG_DATA if document["verdict"] == "healthy" else document["verdict"]}
+        document["wrong"] = wrong
+        document["explained_by"] = WRONG_DATA if document["explained_by"] == "healthy" else document["explained_by"]
     return {**document, "other_gpus": asking.other_gpus(rows), "warnings": warnings}
 
 
@@ -264,12 +265,12 @@ def _document(
         "schema": SCHEMA,
         "system": system,
         "profile": ", ".join(dict.fromkeys(scenario.profile for scenario in asked.scenarios)),
-        "confidence": ", ".join(dict.fromkeys(str(result["confidence"]) for result in asked.results)),
+        "predicted_as": ", ".join(dict.fromkeys(str(result["confidence"]) for result in asked.results)),
         "launch_us": base.launch,
         "points": _points(asked, table, names, base, best, explained),
         "regions": regions,
         "hypotheses": [_hypothesis(fit, fit in good or ranking.beside(best, fit), base) for fit in ranked],
-        "verdict": best.hypothesis.family if explained else None,
+        "explained_by": best.hypothesis.family if explained else None,
         "also": [fit.hypothesis.family for fit in good if fit is not best],
         "sure": ranking.sure(ranked, base, table),
         "next": _next(asked, table, base, good),

@@ -111,6 +111,8 @@ HEALTHY: Final = Hypothesis("healthy", "what this hardware should give", assumes
 SHARES: Final = (
     0.9, 0.8, 0.71, 0.63, 0.56, 0.5, 0.45, 0.4, 0.36, 0.32, 0.28, 0.25, 0.22, 0.2, 0.18, 0.16, 0.14, 0.125, 0.11, 0.1,
 )  # fmt: skip
+# A network may be another one than that of the named machine: 10 or 25 Gb/s, where each GPU should have 400.
+SHARES_OF_NETWORK: Final = (*SHARES, 0.09, 0.08, 0.071, 0.063, 0.056, 0.05, 0.045, 0.04, 0.036, 0.032)
 ONE_PROCESS: Final = Launch(gpus_per_process="all")
 Edge = tuple[str, str, Link]
 P2P: Final[tuple[Protocol, ...]] = ("LL", "Simple")  # NCCL's protocols for point-to-point transfers, without a tuner
@@ -254,7 +256,10 @@ def _slow(kind: str, links: Mapping[str, Edge], served: LinkScale | None, of_nic
 
     ways = ((True, "one"),) if kind == CABLE else ((True, "one"), (False, "one way of one"))
     return [
-        [variant("all", share, setting=_scaled(kind, share, served)) for share in SHARES],
+        [
+            variant("all", share, setting=_scaled(kind, share, served))
+            for share in (SHARES_OF_NETWORK if of_nics else SHARES)
+        ],
         *(
             [
                 variant(which, share, scenario=functools.partial(_with_slow_link, links=links, share=share, back=back))

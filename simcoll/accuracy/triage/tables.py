@@ -55,14 +55,19 @@ def _text(file: GivenFile) -> str:
     return "\n".join(lines)
 
 
-def alone(file: GivenFile, case: Case) -> Document:
-    """Return the diagnosis of a table without a log; raises InputError without a machine, and as `diagnosed`."""
+def alone(file: GivenFile, case: Case) -> tuple[Document, Finding]:
+    """Return the diagnosis of a table without a log, and its finding; raises InputError without a machine, and as
+    `diagnosed`. A table that is too fast is a finding, too, as nothing else says why."""
     text = _text(file)
     _find_machine(text, file.name, case)
     if case.machine is None:
         cure = "add --on SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
         raise InputError("the measured machine is missing", cure)
-    return diagnosed(text, file.name, case.machine, case.where, case.sets, case.tell)
+    document = diagnosed(text, file.name, case.machine, case.where, case.sets, case.tell)
+    finding = _by_hypothesis(document, file.name, guessed=False)
+    if finding.role == "sound" and document["explained_by"] != "healthy":
+        finding = replace(finding, role="symptom", cause=document["explained_by"] or "faster than expected")
+    return document, finding
 
 
 def _find_machine(text: str, name: str, case: Case) -> None:
@@ -114,7 +119,7 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     machine, settings = str(case.machine), case.notes.get("settings", ())
     base = diagnosed(text, name, machine, case.where, case.sets, case.tell, excluded=None)
     tables = case.details.setdefault("tables", [])
-    if base["verdict"] == "healthy":
+    if base["explained_by"] == "healthy":
         tables.append(base)
         yield Finding("healthy", of_diagnosis(base), "sound", evidence=(Evidence.of(name, None, _rate(base).said),))
         return
@@ -123,10 +128,10 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     sets = list(case.sets)
     if best and _error(best[1]) <= PART * _error(base):
         setting, under = best
-        explained = under["verdict"] == "healthy" or _error(under) <= HALF * _error(base)
+        explained = under["explained_by"] == "healthy" or _error(under) <= HALF * _error(base)
         if explained:
             tables.append(under)
-            yield _by_setting(setting, base, under, name, "clear" if under["verdict"] == "healthy" else "likely")
+            yield _by_setting(setting, base, under, name, "clear" if under["explained_by"] == "healthy" else "likely")
             return
         sets += setting.sets
     excluded: Mapping[str, str] = case.notes.get("excluded", {})
@@ -204,15 +209,17 @@ def _by_hypothesis(document: Mapping[str, Any], name: str, guessed: bool) -> Fin
     machine that was `guessed` from its GPUs, the network may be another one."""
     text = of_diagnosis(document)
     shown = (Evidence.of(name, None, _rate(document).said),)
-    if document["verdict"] == "healthy" or only_faster([region for region in document["regions"] if region["off"]]):
+    if document["explained_by"] == "healthy" or only_faster(
+        [region for region in document["regions"] if region["off"]]
+    ):
         return Finding("healthy", text, "sound", evidence=shown)
     sure: Confidence = "open" if document["also"] or document["sure"] == "open" else "likely"
     if document["sure"] == "clear" and sure == "likely" and any((p["nodes"] or 1) == 1 for p in document["points"]):
         sure = "clear"
-    if document["verdict"] is None or (guessed and sure != "clear"):
+    if document["explained_by"] is None or (guessed and sure != "clear"):
         sure = "open"
     first = document["hypotheses"][0]
-    cause = str(document["verdict"] or "slow, unexplained")
-    cure = f"look at: {first['text']}" if document["verdict"] else ""
+    cause = str(document["explained_by"] or "slow, unexplained")
+    cure = f"look at: {first['text']}" if document["explained_by"] else ""
     decides = tuple(document["next"]) or ("simcoll diagnose --next prints the measurements that decide",)
     return Finding(cause, text, "symptom", sure, cure, decides, evidence=shown)

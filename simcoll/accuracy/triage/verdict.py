@@ -24,7 +24,7 @@ _KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO), dumps of PyTorch's
 def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
     """Return the document that `diagnose --json` prints, from the files that a user gives.
 
-    One table without a log is diagnosed as `diagnosed` does. Raises InputError if nothing that is known is among the
+    One table without a log has the keys of `diagnosed`, too. Raises InputError if nothing that is known is among the
     files.
     """
     by_kind: dict[str, list[GivenFile]] = {kind.name: [] for kind in KINDS}
@@ -47,7 +47,15 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
     if case.on:
         case.machine = case.on
     if len(files) == 1 and case.present == {tables.KIND}:
-        return tables.alone(files[0], case) | _commands(files, case)
+        table, finding = tables.alone(files[0], case)
+        others = [{"cause": cause, "excluded_by": None} for cause in table["also"]]
+        return {
+            **verdict([finding]),
+            **table,
+            "schema": SCHEMA,
+            "alternatives": others,
+            **_commands(files, case),
+        }
     findings = [finding for kind in KINDS if by_kind[kind.name] for finding in kind.read(by_kind[kind.name], case)]
     read = {name: [visible(file.name) for file in given] for name, given in by_kind.items() if given}
     document = {"schema": SCHEMA, **verdict(findings), **_machine(case), "files": read, "unread": unread}

@@ -59,6 +59,7 @@ CURE: Final = (
     "give CSV with the columns collective,ranks,size_bytes,time_us, or the output of nccl-tests, rccl-tests, "
     "OSU or Intel MPI benchmarks, best with its header"
 )
+_MEASURED: Final = frozenset(names.spellings(names.COLLECTIVES, lambda row: row.nccl_tests))
 _TYPES: Final = frozenset(names.spellings(names.DTYPES, lambda row: row.nccl_tests).values())
 _LEAD: Final = {"count": r"[0-9]+", "type": r"[a-z]\w*", "redop": r"[a-zA-Z]\w*", "root": r"-?[0-9]+"}
 _OPERATORS: Final = ("sum", "prod", "min", "max", "avg", "mulsum", "none")
@@ -511,7 +512,7 @@ def _fitting(test: _Test, collective: str | None, ranks: int | None) -> list[_Fi
     kind = [
         c
         for c in COLLECTIVES.values()
-        if (c.name == collective if collective else c.busbw(2) > 0)
+        if (c.name == collective if collective else c.busbw(2) > 0 and c.name in _MEASURED)
         and (collective or (messages if c.name == "send_recv" else c.reduces == reduces and c.rooted == rooted))
     ]
     fits: list[_Fit] = []

@@ -11,6 +11,8 @@ from typing import Final
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from simcoll.errors import InputError
+
 Row = dict[str, object]
 
 TOKENS: Final = (128, 512, 2048, 4096, 8192, 16384)  # m of a product: between them, the time per FLOP is interpolated
@@ -21,6 +23,13 @@ MOST_BYTES: Final = 2**33  # of the operands of a product
 WARM_UP: Final = 3
 LEAST_MS: Final = 5.0  # of GPU time for each of REPEATS medians
 REPEATS: Final = 5
+
+
+def first_gpu() -> tuple[torch.device, str]:
+    """Return the first GPU and its name; raises InputError if torch sees none."""
+    if not torch.cuda.is_available():
+        raise InputError("measure compute: torch sees no GPU", "run it on a machine with a GPU and its driver")
+    return torch.device("cuda", 0), torch.cuda.get_device_name(0)
 
 
 def gemms(device: torch.device, tokens: Sequence[int] = TOKENS, widths: Sequence[int] = WIDTHS) -> Iterator[Row]:

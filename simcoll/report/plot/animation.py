@@ -20,9 +20,9 @@ from simcoll.errors import InputError
 from simcoll.prediction.result_rows import write_atomically
 from simcoll.report.plot import drawn
 from simcoll.report.plot.style import FAINT, GREY, INK
-from simcoll.schedule.collectives import NOTHING, contracts
+from simcoll.schedule.collectives import promised
 from simcoll.schedule.schedule import Schedule
-from simcoll.schedule.values import State, finished, named_slots, slot_text
+from simcoll.schedule.values import State, named_slots, slot_text
 
 MOST_CELLS: Final = 300  # of a picture: more cannot be read
 MOST_FRAMES: Final = 100
@@ -50,19 +50,18 @@ def animate(schedule: Schedule, states: Sequence[State], op: str, path: Path) ->
 
 
 def picture(schedule: Schedule, states: Sequence[State], op: str, kind: str = ".svg") -> bytes:
-    """Return an animation: what all ranks hold before the first step, after each step and at the end. Raises InputError
-    for a schedule too large to be read."""
-    cells, frames = schedule.participants * len(named_slots(schedule)), len(states) + 1
+    """Return an animation of the states of `worked`. Raises InputError for a schedule too large to be read."""
+    cells, frames = schedule.participants * len(named_slots(schedule)), len(states)
     if cells > MOST_CELLS or frames > MOST_FRAMES:
         problem = f"--animate: {cells} cells in {frames} pictures cannot be read"
         raise InputError(problem, f"take fewer ranks: at most {MOST_CELLS} cells, {MOST_FRAMES} pictures")
-    figure, shown = _figure(schedule, [*states, finished(schedule, states[-1], op)], op)
+    figure, shown = _figure(schedule, states, op)
     return _svg(figure, shown, frames) if kind == ".svg" else _gif(figure, shown, frames)
 
 
 def _figure(schedule: Schedule, states: Sequence[State], op: str) -> tuple[Figure, list[_Shown]]:
     """Return the figure with the artists of all frames. The last state is the end."""
-    rows, names, frames = range(schedule.participants), named_slots(schedule), len(states)
+    rows, names, end = range(schedule.participants), named_slots(schedule), len(states) - 1
     texts = {(p, s): [slot_text(op, state, p, s) for state in states] for p in rows for s in names}
     widths = {s: _LETTER * max(4, *(len(text) for p in rows for text in texts[p, s])) for s in names}
     edges = np.cumsum([_LEFT, *(width + _GAP for width in widths.values())]).tolist()
@@ -72,68 +71,63 @@ def _figure(schedule: Schedule, states: Sequence[State], op: str) -> tuple[Figur
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
+    shown = list[_Shown]()
+
+    def show(artist: Artist, first: int = 0, last: int = end) -> None:
+        artist.set_gid(f"seen-{first}-{last + 1}-{len(shown)}")
+        artist.set_clip_on(False)
+        shown.append(_Shown(artist, first, last + 1))
+
+    def box(p: int, s: int, color: str) -> Artist:
+        edge = GREY if s < schedule.n_chunks else FAINT
+        at = lefts[s], _HEAD + _ROW * p + 0.04
+        return axes.add_patch(Rectangle(at, widths[s], _ROW - 0.08, facecolor=color, edgecolor=edge, linewidth=0.7))
+
     axes.text(0.12, 0.24, f"{schedule.name} on {schedule.n} ranks", size=11, weight="bold", color=INK, va="center")
+    for number in range(end + 1):
+        step = f"step {number - 1} (the last is {schedule.n_steps - 1}): orange is reduced, blue is stored"
+        title = "before" if number == 0 else "end: green is the result" if number == end else step
+        show(axes.text(0.12, 0.47, title, size=8, color=GREY, va="center"), number, number)
     for s, name in names.items():
-        short = name if widths[s] > 0.085 * len(name) else name.split()[1]
+        short = name if widths[s] > _LETTER * len(name) else name.split()[1]
         axes.text(lefts[s] + widths[s] / 2, _HEAD - 0.06, short, size=7, color=GREY, ha="center")
     for p in rows:
         name = f"rank {p}" if p < schedule.n else "switch"
         axes.text(_LEFT - 0.12, _middle(p), name, size=8, color=INK, ha="right", va="center")
-    shown = list(_titles(schedule, axes, frames))
-    done = contracts(schedule, "after")[..., 0] != NOTHING
+    done = [promised(schedule, rank) for rank in range(schedule.n)]
     for p, s in texts:
-        box = (lefts[s], _HEAD + _ROW * p + 0.04, widths[s], _ROW - 0.08)
-        axes.add_patch(_box(box, "white", GREY if s < schedule.n_chunks else FAINT))
+        show(box(p, s, "white"))
         writes = [number for number, state in enumerate(states) if (p, s) in state.came]
         for number in writes:
-            color = _STORED if len(states[number].came[p, s].terms) == 1 else _REDUCED
-            shown.append(_Shown(axes.add_patch(_box(box, color)), number, number + 1))
-        final = max(writes, default=0) + 1
-        if p < schedule.n and s < schedule.n_chunks and done[p, s] and final < frames:
-            shown.append(_Shown(axes.add_patch(_box(box, _DONE)), final, frames))
-        for text, run in _runs(texts[p, s]):
+            show(box(p, s, _STORED if len(states[number].came[p, s].terms) == 1 else _REDUCED), number, number)
+        if p < schedule.n and s in done[p]:
+            show(box(p, s, _DONE), max(writes, default=0) + 1)
+        for text, first, last in _runs(texts[p, s]):
             at = lefts[s] + widths[s] / 2
-            artist = axes.text(at, _middle(p), text, size=8, color=INK, ha="center", va="center", family="monospace")
-            shown.append(_Shown(artist, *run))
+            look: dict[str, Any] = {"size": 8, "color": INK, "ha": "center", "va": "center", "family": "monospace"}
+            show(axes.text(at, _middle(p), text, **look), first, last)
     for row in schedule.by_slot():
         if row.src != row.dst:
             out = lefts[row.src_slot] + widths[row.src_slot] + 0.02, _middle(row.src)
             inside = row.dst_slot <= row.src_slot
             into = lefts[row.dst_slot] + (widths[row.dst_slot] + 0.02 if inside else -0.02), _middle(row.dst)
             bend = min(0.35, 0.45 / math.dist(out, into)) * (1 if row.dst < row.src else -1)  # as deep as a gap is wide
-            style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 8, "color": "#CC3311", "zorder": 0.9}
-            arrow = FancyArrowPatch(out, into, connectionstyle=f"arc3,rad={bend}", linewidth=1.1, **style)
-            shown.append(_Shown(axes.add_patch(arrow), row.step + 1, row.step + 2))
-    for number, each in enumerate(shown):
-        each.artist.set_gid(f"seen-{each.first}-{each.end}-{number}")
-        each.artist.set_clip_on(False)
+            tip: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 8, "color": "#CC3311", "zorder": 0.9}
+            arrow = FancyArrowPatch(out, into, connectionstyle=f"arc3,rad={bend}", linewidth=1.1, **tip)
+            show(axes.add_patch(arrow), row.step + 1, row.step + 1)
     return figure, shown
-
-
-def _titles(schedule: Schedule, axes: Any, frames: int) -> Iterator[_Shown]:
-    """Yield the line below the headline for each frame."""
-    for number in range(frames):
-        step = f"step {number - 1} (the last is {schedule.n_steps - 1}): orange is reduced, blue is stored"
-        text = "before" if number == 0 else "end: green is the result" if number == frames - 1 else step
-        yield _Shown(axes.text(0.12, 0.47, text, size=8, color=GREY, va="center"), number, number + 1)
 
 
 def _middle(row: int) -> float:
     return _HEAD + _ROW * (row + 0.5)
 
 
-def _box(box: tuple[float, float, float, float], color: str, edge: str = GREY) -> Rectangle:
-    return Rectangle(box[:2], box[2], box[3], facecolor=color, edgecolor=edge, linewidth=0.7)
-
-
-def _runs(texts: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield each text that is seen in some frames without a break, with the first frame and the end."""
-    first = 0
-    for text, run in itertools.groupby(texts):
-        end = first + len(list(run))
+def _runs(texts: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield each text that is seen in some frames without a break, with the first and the last frame."""
+    for text, frames in itertools.groupby(range(len(texts)), lambda frame: texts[frame]):
+        run = list(frames)
         if text:
-            yield text, (first, end)
-        first = end
+            yield text, run[0], run[-1]
 
 
 def _svg(figure: Figure, shown: Sequence[_Shown], frames: int) -> bytes:
