@@ -215,6 +215,19 @@ def test_healthy_logs_give_no_alarm(seed: int, tmp_path: Path) -> None:
     is_healthy(seed, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        said(0, "NCCL INFO Call to connect returned Connection refused, retrying"),
+        "[W socket.cpp:759] [c10d] The client socket has failed to connect to [n0]:29500 (errno: 111).\n",
+        "[rank0]:[I ProcessGroupNCCL.cpp:914] TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC: 480, Heartbeat monitor\n",
+    ],
+)
+def test_beginnings_of_healthy_jobs_give_no_alarm(line: str, tmp_path: Path) -> None:
+    """Ranks try to connect until the first one listens."""
+    assert diagnosis(tmp_path, line + log_variants.healthy(1).text)["verdict"] == "healthy"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(12, 200))
 def test_more_healthy_logs_give_no_alarm(seed: int, tmp_path: Path) -> None:
