@@ -293,6 +293,10 @@ class Scenario(Model):
                 if key == "algorithm":  # of all templates
                     cure = "write it below `workload`, where it may be a list"
                 raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with a workload; {cure}")
+        work = data["workload"]
+        if "dtype" in data and isinstance(work, dict) and work.get("template") == "training":
+            problem = "'dtype' does not go with template: training; write `dtypes` below `workload`"
+            raise yaml_tree.MisplacedKeyError(["dtype"], problem)
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
     @model_validator(mode="before")
