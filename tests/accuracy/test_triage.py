@@ -161,6 +161,16 @@ def test_healthy_times_acquit_a_setting(tmp_path: Path) -> None:
     assert diagnosis(tmp_path, log, NODES + table(expected))["verdict"] == "healthy"
 
 
+def test_nics_that_are_missing_on_all_nodes_explain_a_table(tmp_path: Path) -> None:
+    """The machine has eight NICs a node, and the log has two: times are predicted with two."""
+    few = {"NCCL_IB_HCA": "=mlx5_0,mlx5_4"}
+    expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB", env=few).busbw
+    nics = " ".join(f"[{number}]mlx5_{number}:1/IB" for number in range(2))
+    log = NODES + linked("/GDRDMA", "/GDRDMA") + "".join(said(h, f"NCCL INFO NET/IB : Using {nics}") for h in (0, 1))
+    found = diagnosis(tmp_path, log, NODES + table(expected))
+    assert (found["cause"], "That alone predicts" in found["text"]) == ("fewer nics", True), found["text"]
+
+
 # --- pairs of nodes ---
 
 
