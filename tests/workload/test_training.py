@@ -241,3 +241,13 @@ def test_shipped_steps_are_not_refused_for_their_memory(name: str) -> None:
         compute = compute_of(spec.gpu or "", spec.framework.name)
         planner = Planner(spec, layout_of(spec, 8 * (scenario.topology.nodes or 1), 8), compute, lambda call: 0)
         check_memory(planner, memory_of(planner))
+
+
+def test_ranks_vary_only_where_all_are_simulated() -> None:
+    """A rank that is slow in some runs is refused with replicas, and slows the joint simulation."""
+    work = {**STEP["workload"], "model": {**SMALL, "layers": 2}, "overlap": {"tensor": False}}
+    varied = {**STEP, "workload": work, "variability": {"slow": [{"rank": 0, "factor": 2}]}, "replications": 2}
+    with pytest.raises(InputError, match="write `shortcuts: off`"):
+        simcoll.run(varied)
+    row = simcoll.run({**varied, "shortcuts": "off"})[0]
+    assert row["time_us_p50"] > 1.2 * row["step_us"]
