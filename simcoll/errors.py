@@ -184,13 +184,15 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 
     >>> did_you_mean("rng", ["ring", "tree"])
     "did you mean 'ring'?"
+    >>> did_you_mean("H100", ["a100", "h100"])
+    "did you mean 'h100'?"
     >>> did_you_mean("-1", ["0", "1"])  # numbers are not misspelt
     'choose from: 0, 1'
     """
     choices = sorted(choices)
-    twin = _TWINS.get(word[:4], word[:4]) + word[4:]
-    if twin in choices:
-        return f"did you mean {twin!r}?"
+    twin = (_TWINS.get(word[:4], word[:4]) + word[4:]).casefold()
+    if twins := [choice for choice in choices if choice.casefold() == twin]:
+        return f"did you mean {twins[0]!r}?"
     words = [choice for choice in choices if not choice.isdecimal()]
     if near := nearest(word, words):
         return f"did you mean {near!r}?"

@@ -175,7 +175,8 @@ function timeline(schedule, ranks, setting, {width = 640, lane = 22, position = 
 /** The links of a full mesh, those that a step uses as arrows: solid if the receiver adds, dashed if it stores. */
 function network(schedule, ranks, position, width = 300) {
   const step = schedule.steps[position - 1] ?? [], centre = width / 2, radius = centre - 24;
-  const place = rank => [0.75 + rank / ranks].map(turn => [centre + radius * Math.cos(2 * Math.PI * turn), centre + radius * Math.sin(2 * Math.PI * turn)])[0];
+  const angle = rank => 2 * Math.PI * (0.75 + rank / ranks);
+  const place = rank => [centre + radius * Math.cos(angle(rank)), centre + radius * Math.sin(angle(rank))];
   const used = step.filter(([src, dst]) => src !== dst);
   const picture = made("svg:svg", {viewBox: `0 0 ${width} ${width}`, role: "img", class: "network",
     "aria-label": used.length ? `busy links: ${used.map(([src, dst]) => `${src} to ${dst}`).join(", ")}` : "no link is busy"});

@@ -24,6 +24,7 @@ from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.topology_builder import load_system
 from simcoll.units import PS_PER_S
+from simcoll.workload.compute import frameworks
 from simcoll.workload.training_memory import Memory, memory_of
 
 SCHEMA: Final = "simcoll.accuracy.steps/1"
@@ -50,7 +51,7 @@ class _FrameworkWord(Model):
     of_models: str | None = None
     gpu: str | None = None
     system: str | None = None
-    holds: tuple[float, float] = (0.75, 1.35)
+    holds: tuple[float, float] | None = None
 
 
 class _Words(Model):
@@ -275,7 +276,8 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
     point |= {"memory_GB": memory.total / 1e9, "fits": memory.total <= limit}
     if found:
         took = found.time_ps / PS_PER_S
-        low, high = _framework(row).holds
+        way = _framework(row)
+        low, high = way.holds or frameworks()[way.name].holds
         point |= {"predicted_s": took, "low_s": took * low, "high_s": took * high, "mfu": found.facts["mfu"]}
     if found and point["measured_s"]:
         point["error"] = point["predicted_s"] / point["measured_s"] - 1

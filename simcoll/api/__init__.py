@@ -22,10 +22,10 @@ from simcoll.api.questions import predict as predict
 from simcoll.api.questions import recommend as recommend
 from simcoll.api.questions import run as run
 from simcoll.api.questions import show as show
+from simcoll.api.questions import states as states
 from simcoll.api.questions import synthesize as synthesize
 from simcoll.api.results import Reply as Reply
 from simcoll.api.results import Results as Results
-from simcoll.api.results import Worked as Worked
 from simcoll.api.sweeps import Sweep as Sweep
 from simcoll.errors import SimcollError as SimcollError
 from simcoll.prediction.predictions import Prediction as Prediction
@@ -39,6 +39,5 @@ from simcoll.schedule.schedule import Schedule as Schedule
 from simcoll.schedule.schedule import Transfer as Transfer
 from simcoll.schedule.steps import Step as Step
 from simcoll.schedule.steps import send as send
-from simcoll.schedule.values import states as states
 from simcoll.topology.graph import Topology as Topology
 from simcoll.topology.wiring import Link as Link

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from simcoll.api.results import MadeSchedule, Reply, Results, Worked
+from simcoll.api.results import MadeSchedule, Reply, Results
 from simcoll.api.sweeps import Asked, Machine, Sweep, file_of, machine, named, points_of, python_words, sets_of, spelt
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import decoded
@@ -19,6 +19,7 @@ from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
 from simcoll.scenario import caveats, scenario_files
 from simcoll.scenario.scenario_files import Point
+from simcoll.schedule import values as schedule_values
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import unboxed
@@ -40,6 +41,9 @@ def _question(ask: Callable[P, Answer]) -> Callable[P, Answer]:
             return ask(*args, **kwargs)
 
     return asked
+
+
+states = _question(schedule_values.states)
 
 
 @_question
@@ -103,7 +107,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
 
 
 @_question
-def show(schedule: Schedule, values: object = "random", op: str | None = None) -> Worked:
+def show(schedule: Schedule, values: object = "random", op: str | None = None) -> Reply:
     """Work a schedule with numbers; see `states` for `values` and `op`. Its key `states` holds what `states` returns.
 
     Printed, it has what each rank holds before the first step, after each step and at the end; in a notebook it shows
@@ -115,17 +119,16 @@ def show(schedule: Schedule, values: object = "random", op: str | None = None) -
     """
     from simcoll.report import schedule_view
     from simcoll.report.plot.animation import picture
-    from simcoll.schedule import values as work
 
-    operator = work.operator(schedule.collective, op)
-    found = work.worked(schedule, values, op)
+    operator = schedule_values.operator(schedule.collective, op)
+    found = schedule_values.worked(schedule, values, op)
     try:
         svg = picture(schedule, found, operator)
     except InputError:
         svg = None
     line = schedule_view.counts_line(schedule)
     text = f"{line}\n{schedule_view.values(schedule, found, operator)}"
-    return Worked({"states": work.buffers(schedule, found)}, line, text, svg)
+    return Reply({"states": schedule_values.buffers(schedule, found)}, line, text, svg)
 
 
 @_question

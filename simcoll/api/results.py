@@ -199,12 +199,14 @@ class Reply(dict[str, Any]):
     'hop'
     """
 
-    def __init__(self, document: Mapping[str, Any], verdict: str, text: str):
+    def __init__(self, document: Mapping[str, Any], verdict: str, text: str, svg: bytes | None = None):
         super().__init__(document)
         self.verdict = verdict
         """The answer in a sentence."""
         self.text = text
         """What the command prints."""
+        self.svg = svg
+        """A picture as SVG, which a notebook shows in place of the text; None if there is none."""
 
     def __str__(self) -> str:
         return self.text
@@ -213,25 +215,12 @@ class Reply(dict[str, Any]):
         return f"<Reply: {self.verdict} print() shows all, keys are {', '.join(self)}>"
 
     def _repr_html_(self) -> str:
+        from base64 import b64encode
         from html import escape
 
+        if self.svg:
+            return f'<img alt="" src="data:image/svg+xml;base64,{b64encode(self.svg).decode("ascii")}">'
         return f"<p><strong>{escape(self.verdict)}</strong></p><pre>{escape(self.text)}</pre>"
-
-
-class Worked(Reply):
-    """A schedule worked with numbers, as `simcoll.show` returns it. In a notebook it shows itself as an animation."""
-
-    def __init__(self, document: Mapping[str, Any], verdict: str, text: str, svg: bytes | None):
-        super().__init__(document, verdict, text)
-        self.svg = svg
-        """The animation as SVG; None if it is too large to be read."""
-
-    def _repr_html_(self) -> str:
-        from base64 import b64encode
-
-        if self.svg is None:
-            return super()._repr_html_()
-        return f'<img alt="" src="data:image/svg+xml;base64,{b64encode(self.svg).decode("ascii")}">'
 
 
 class MadeSchedule(Reply):

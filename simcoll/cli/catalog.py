@@ -183,21 +183,16 @@ def _json(text: str, option: str) -> Any:
 
 
 def _groups(text: str | None, option: str) -> Any:
-    """Return the groups that an option gives: lists of ranks as tuples, or a number of groups; raises InputError."""
-    cure = "write e.g. '[[0,1],[2,3]]'"
+    """Return the groups that an option gives, as keys of scenarios have them; raises InputError."""
+    from simcoll.scenario.key_types import groups_of
 
-    def nested(part: object) -> Any:
-        if isinstance(part, int) and not isinstance(part, bool):
-            return part
-        if not isinstance(part, list) or not part:
-            raise InputError(f"{option}: {part!r} is neither a rank nor a list of ranks", cure)
-        return tuple(map(nested, part))
-
-    found = None if text is None else nested(_json(text, option))
+    try:
+        found = groups_of(None if text is None else _json(text, option))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{option}: {error}") from None
     lists = isinstance(found, tuple) and all(isinstance(part, tuple) for part in found)
-    number = isinstance(found, int) and found > 0 and option == "--groups"
-    if found is not None and not lists and not number:
-        raise InputError(f"{option}: {text} is no list of groups", cure)
+    if option == "--subgroups" and found is not None and not lists:
+        raise InputError(f"{option}: {text} is no list of groups", "write e.g. '[[0,1],[2,3]]'")
     return found
 
 

@@ -23,6 +23,7 @@ from simcoll import units
 from simcoll.config.text_table import wrapped
 from simcoll.errors import InputError, Place
 
+PICKLE: Final = b"\x80"  # what every pickle since protocol 2 begins with
 _GZIP: Final = b"\x1f\x8b"
 MOST_BYTES: Final = 64 * 2**20  # of one input, unpacked, to bound memory; logs are far smaller
 _PACKED: Final = {
@@ -83,14 +84,14 @@ def bytes_of(
     most: int = MOST_BYTES,
     smaller: str = "give a part of it",
     name: str | None = None,
-    binary: bool = False,
+    pickled: bool = False,
 ) -> bytes:
     """Return the bytes of a carried file, or of a file on this machine. Raises InputError, which calls the file `name`.
-    Its fix is `cure` for a file that is unreadable or (unless `binary`) no text, and `smaller` for a file of more than
-    `most` bytes."""
+    Its fix is `cure` for a file that is unreadable or no text (nor a pickle, if `pickled`), and `smaller` for a file of
+    more than `most` bytes."""
     source = name or str(path)
     try:
-        return _bytes(path, source, most, smaller, cure, binary)
+        return _bytes(path, source, most, smaller, cure, pickled)
     except (OSError, ValueError) as error:
         raise InputError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}", cure) from None
 
@@ -101,7 +102,7 @@ def text_of_stdin(most: int = MOST_BYTES) -> str:
     return decoded(_bounded(stream, "-", most, "give a part of it"))
 
 
-def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a text", binary: bool = False) -> bytes:
+def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a text", pickled: bool = False) -> bytes:
     carried = (_CARRIED.get() or {}).get(str(path))
     if carried is not None:
         return _bounded(io.BytesIO(carried), source, most, smaller, cure)
@@ -109,21 +110,21 @@ def _bytes(path: Path, source: str, most: int, smaller: str, cure: str = "give a
     if pipe in _SAID:
         return _SAID[pipe]
     with path.open("rb") as file:
-        data = _bounded(file, source, most, smaller, cure, binary)
+        data = _bounded(file, source, most, smaller, cure, pickled)
     if pipe is not None:
         _SAID[pipe] = data
     return data
 
 
 def _bounded(
-    file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text", binary: bool = False
+    file: IO[bytes], source: str, most: int, smaller: str, cure: str = "give a text", pickled: bool = False
 ) -> bytes:
-    """Read a file and return its bytes. Raises InputError with the fix `cure` if they are no text (unless `binary`), or
-    with `smaller` if there are more than `most`."""
+    """Read a file and return its bytes. Raises InputError with the fix `cure` if they are no text (nor a
+    pickle, if `pickled`), or with `smaller` if there are more than `most`."""
     data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
-    if not binary:
+    if not (pickled and data.startswith(PICKLE)):
         check_text(bytes(data[:_HEAD]), source, cure)
     if len(data) > most:
         raise InputError(f"{source}: larger than {units.format_size(most)}", smaller)

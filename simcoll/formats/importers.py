@@ -87,7 +87,7 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
         if not path.is_file():
             continue
         source = str(path)
-        data = input_files.unpacked(input_files.bytes_of(path, "give the path of a file", binary=True), source)
+        data = input_files.unpacked(input_files.bytes_of(path, "give the path of a file", pickled=True), source)
         if flight_recorder.looks(data):
             read.append(flight_recorder.read(data, source))
             if read[-1].rank is None:

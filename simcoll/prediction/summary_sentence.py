@@ -33,7 +33,7 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
     good = [row for row in rows if row.status == "ok"]
     if not good:
         return f"No answer: {rows[0].status}" if rows else "No answer: there is no point."
-    without = list(dict.fromkeys(_asked(row) for row in rows if row.status != "ok"))
+    without = list(dict.fromkeys(_point(row) or _asked(row) for row in rows if row.status != "ok"))
     answer = f"{_of_answers(good)}{_without_effect(good)}"
     if not without:
         return answer
@@ -43,8 +43,13 @@ def of_rows(rows: Sequence[ResultRow]) -> str:
 
 
 def unanswered(rows: Iterable[ResultRow]) -> list[str]:
-    """Return one line for each reason why points have no time: `algorithm: status`."""
-    return list(dict.fromkeys(f"{row.algorithm}: {row.status}" for row in rows if row.status != "ok"))
+    """Return one line for each reason why points have no time: `algorithm: status`, or of a workload `tp 4: status`."""
+    return list(dict.fromkeys(f"{_point(row) or row.algorithm}: {row.status}" for row in rows if row.status != "ok"))
+
+
+def _point(row: ResultRow) -> str:
+    """Return the swept keys of a workload's point in words, e.g. `tp 4`; empty without them."""
+    return ", ".join(said(key, row[key]) for key in swept([row])) if row.workload else ""
 
 
 def _of_answers(good: Sequence[ResultRow]) -> str:
@@ -217,10 +222,10 @@ def _size(row: ResultRow) -> str:
     return short_size(row.size_bytes or 0)
 
 
-def _interval(row: ResultRow) -> str:
-    if row.low_us is None or row.high_us is None:
+def _interval(row: Mapping[str, Any]) -> str:
+    if row.get("low_us") is None or row.get("high_us") is None:
         return ""
-    low, high = took(row.low_us), took(row.high_us)
+    low, high = took(row["low_us"]), took(row["high_us"])
     if low.rpartition(" ")[2] == high.rpartition(" ")[2]:
         low = low.partition(" ")[0]
     return f" (90 %: {low} to {high})"
@@ -344,12 +349,13 @@ def of_training(row: Mapping[str, Any]) -> str:
     most = max(lost, key=lambda name: lost[name])
     binds = most if lost[most] >= _LITTLE else "computation"
     exposed = sum(row.get(f"exposed_{dimension}_us") or 0 for dimension in ("tp", "pp", "dp", "ep", "cp")) / step
-    idle = {"bubble": (row.get("bubble_us") or 0) / step, "waiting": (row.get("wait_us") or 0) / step}
-    parts = [f"{name} {100 * share:.0f} %" for name, share in (*idle.items(), ("exposed", exposed)) if share >= 0.005]
+    lost_in = {"bubble": "bubble_us", "waiting": "wait_us", "interference": "interference_us"}
+    shares = {name: (row.get(column) or 0) / step for name, column in lost_in.items()} | {"exposed": exposed}
+    parts = [f"{name} {100 * share:.0f} %" for name, share in shares.items() if share >= IDLE]
     fits = "fits" if row["memory_GB"] <= row["memory_limit_GB"] else "does not fit"
     memory = f"{fits} ({row['memory_GB']:.0f} of {row['memory_limit_GB']:.0f} GB)"
     said_of = f"{', '.join(parts)}: {binds} binds" if parts else f"{binds} binds"
-    return f"{took(row['step_us'])} a step, {100 * row['mfu']:.0f} % MFU, {memory}; {said_of}"
+    return f"{took(row['step_us'])} a step{_interval(row)}, {100 * row['mfu']:.0f} % MFU, {memory}; {said_of}"
 
 
 _LITTLE: Final = 0.05  # share of a step below which nothing but computation binds it

@@ -194,7 +194,12 @@ def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, objec
     again = {"none": 0.0, "selective": spec.model.attention_flop(spec.batch.sequence) / 3 * batch,
              "full": (flop - spec.model.head_flop(spec.batch.sequence) * batch) / 3}[spec.recompute]  # fmt: skip
     peak = planner.compute.peak(spec.dtypes.compute) * gpus * seconds
+    low, high = planner.compute.framework.holds
+    known = not planner.compute.lent  # of a GPU without a measured table no published steps were held out
     return {
+        "dtype": spec.dtypes.compute,
+        "low_us": timed.time_ps / 1e6 * low if known else None,
+        "high_us": timed.time_ps / 1e6 * high if known else None,
         "mfu": flop / peak,
         "hfu": (flop + again) / peak,
         "tokens_per_s_per_gpu": batch * spec.batch.sequence / seconds / gpus,

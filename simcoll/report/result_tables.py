@@ -79,7 +79,9 @@ def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = (
         columns = ("ranks", "nodes", "mfu", "tokens_per_s_per_gpu", "memory_GB", *times)
     shown = [{**row, **{name: _short(row.get(name)) for name in swept(rows)}} for row in _with_asked(good)]
     columns_shown = [column for column in columns if any(row[column] is not None for row in good)]
-    shared = "   ".join(f"{name} {values_of(rows, name)}" for name in ("topology", "profile", "sharing", "dtype"))
+    shared = "   ".join(
+        f"{name} {values_of(good or rows, name)}" for name in ("topology", "profile", "sharing", "dtype")
+    )
     waiting = " + waiting (for other ranks' computations, e.g. a pipeline's bubble)" if "waiting_us" in times else ""
     meaning = f"# step = compute (of the rank that computes most){waiting} + exposed (what communication adds)"
     if training:

@@ -112,11 +112,14 @@ def _placement(value: object) -> Placement | tuple[str, ...] | None:
     raise ValueError(f"{value!r} is no placement; write {{per_node: 2}} or a list of devices")
 
 
-def _groups(value: object) -> int | tuple[Any, ...] | None:
+def groups_of(value: object) -> int | tuple[Any, ...] | None:
+    """Return a number of groups, or nested lists of ranks as tuples; raises ValueError for anything else."""
     if value is None or _positive(value):
         return value
     if isinstance(value, list | tuple) and value:
-        return tuple(part if isinstance(part, int) and not isinstance(part, bool) else _groups(part) for part in value)
+        return tuple(
+            part if isinstance(part, int) and not isinstance(part, bool) else groups_of(part) for part in value
+        )
     raise ValueError(f"{value!r} are no groups; write a number of groups, or lists of ranks: [[0, 1], [2, 3]]")
 
 
@@ -140,7 +143,7 @@ def weighed(value: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # Parsed values: None, a Placement or names of devices; None, a number of groups or nested tuples of ranks.
 Placed = Annotated[Any, PlainValidator(_placement, json_schema_input_type=Placement | list[str])]
-Grouped = Annotated[Any, PlainValidator(_groups, json_schema_input_type=int | list[Any])]
+Grouped = Annotated[Any, PlainValidator(groups_of, json_schema_input_type=int | list[Any])]
 
 
 def _as_written(value: object) -> object:

@@ -293,6 +293,10 @@ class Scenario(Model):
                 if key == "algorithm":  # of all templates
                     cure = "write it below `workload`, where it may be a list"
                 raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with a workload; {cure}")
+        work = data["workload"]
+        if "dtype" in data and isinstance(work, dict) and work.get("template") == "training":
+            problem = "'dtype' does not go with template: training; write `dtypes` below `workload`"
+            raise yaml_tree.MisplacedKeyError(["dtype"], problem)
         return {"plots": ["step", "overlap"], **data, "collective": WORKLOAD, "size": "0 B"}
 
     @model_validator(mode="before")
@@ -422,6 +426,9 @@ class Scenario(Model):
             there, cure = ("variability", "replications: 200") if self.variability else ("replications", _VARIED)
             problem = f"`variability` and `replications` need each other; add e.g. `{cure}`, or leave out both"
             raise yaml_tree.MisplacedKeyError([there], problem)
+        if varies and self.workload and self.workload.template == "training" and self.shortcuts == "on":
+            problem = "one rank of each stage stands for all; write `shortcuts: off`, so that ranks vary"
+            raise yaml_tree.MisplacedKeyError(["replications"], problem)
         if self.env.NCCL_IB_QPS_PER_CONNECTION and not (self.variability and self.variability.ecmp):
             cure = "add `variability: {ecmp: {}}` and `replications`, or leave it out"
             problem = f"NCCL_IB_QPS_PER_CONNECTION has an effect only with random ECMP routes; {cure}"

@@ -68,6 +68,7 @@ class Framework(Model):
     launch_tensor: Seconds = 0.0
     launch_pipelined: Seconds = 0.0
     elementwise: dict[Kernels, Positive]
+    holds: tuple[Positive, Positive] = (0.75, 1.35)
 
 
 class _Gpus(Model):

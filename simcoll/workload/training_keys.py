@@ -142,7 +142,7 @@ class _ByName:
         if not isinstance(value, str):
             return value
         if value not in (known := transformers()):
-            raise ValueError(f"{value!r} is no transformer; {did_you_mean(value, known)} `model` also takes shapes")
+            raise ValueError(f"{value!r} is no transformer, and no mapping of shapes; {did_you_mean(value, known)}")
         return transformer(value)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from simcoll.workload import pipeline_orders
-from simcoll.workload.training_keys import BYTES, TrainingStep
+from simcoll.workload.training_keys import BYTES
 from simcoll.workload.training_plan import Planner, Unit
-from simcoll.workload.transformer import Transformer
 
 STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
 CONTEXT: Final = 4_000_000_000  # bytes of CUDA, of NCCL's communicators, and of what the allocator cannot use
@@ -54,7 +53,7 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
         optimizer += (state - 8) * (whole - shared)
     most = max((len(held) - any(unit.name == "head" for unit in held) for held in units), default=0)
     eager = EAGER if planner.compute.kernels == "eager" and spec.recompute != "full" else 1
-    kept = round(eager * activation_bytes(spec)) * (most * pipeline_orders.held(*planner.ordered_by, stage))
+    kept = round(eager * _of_block(planner, spec.recompute)) * (most * pipeline_orders.held(*planner.ordered_by, stage))
     working = _working(planner, units)
     return Memory(
         parameters=stored * (shared if sharded else whole),
@@ -73,21 +72,16 @@ def _working(planner: Planner, units: list[list[Unit]]) -> int:
     """Return the bytes of what a pass needs for a time: a whole block that is computed again, and the logits."""
     spec, split = planner.spec, planner.spec.split
     tokens = spec.batch.micro * spec.batch.sequence // split.cp
-    again = _of_block(spec, spec.model, "none") if spec.recompute == "full" else 0
+    again = _of_block(planner, "none") if spec.recompute == "full" else 0
     logits = LOGITS * tokens * -(-spec.model.vocab // split.tp)
     return again + (logits if any(unit.name == "head" for held in units for unit in held) else 0)
 
 
-def activation_bytes(spec: TrainingStep) -> int:
-    """Return the bytes that one block keeps of one micro batch for the backward pass, on one rank."""
-    return _of_block(spec, spec.model, spec.recompute)
-
-
-def _of_block(spec: TrainingStep, model: Transformer, recompute: str) -> int:
-    """Return the bytes that a block keeps: inputs of norms and matrices, queries, keys and values, what attention
-    returns, and the activation's input and output; scores only where attention is not fused. With full recomputation
-    only the block's input is kept."""
-    split = spec.split
+def _of_block(planner: Planner, recompute: str) -> int:
+    """Return the bytes that a block keeps of one micro batch for the backward pass, on one rank: inputs of norms and
+    matrices, queries, keys and values, what attention returns, and the activation's input and output; scores only where
+    attention is not fused. With full recomputation only the block's input is kept."""
+    spec, split, model = planner.spec, planner.spec.split, planner.spec.model
     itemsize = 4 if spec.dtypes.compute == "fp32" else 2
     tokens = spec.batch.micro * spec.batch.sequence // split.cp
     along = split.tp if split.sequence_parallel else 1
@@ -99,6 +93,5 @@ def _of_block(spec: TrainingStep, model: Transformer, recompute: str) -> int:
     else:
         width = model.ffn
     kept = itemsize * tokens * (4 * model.hidden // along + (heads + model.mats * width) // split.tp)
-    unfused = spec.framework.attention == "unfused" or spec.framework.name in ("megatron-2022", "megatron-deepspeed")
     scores = 5 * spec.batch.micro * model.heads * spec.batch.sequence**2 // (split.cp * split.tp)
-    return kept + (scores if unfused and recompute == "none" else 0)
+    return kept + (scores if planner.compute.kernel.score_bytes and recompute == "none" else 0)

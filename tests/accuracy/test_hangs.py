@@ -339,6 +339,9 @@ def waits_in_vain(rank: int, number: int, last: int) -> str:
     [
         ([(r, 2847, 2850) for r in range(4)], "stuck call", None),
         ([(r, 2847, 2850) for r in (0, 1, 3)], "dead rank", 2),
+        ([(3, 2847, 2850)], "too few dumps", None),
+        ([(0, 2847, 2850)], "too few dumps", None),
+        ([(0, 2847, 2850), (1, 2847, 2850), (2, 2846, 2846)], "ranks behind", 2),
     ],
 )
 def test_watchdog_lines(tmp_path: Path, lines: list[tuple[int, int, int]], cause: str, rank: int | None) -> None:
@@ -346,6 +349,45 @@ def test_watchdog_lines(tmp_path: Path, lines: list[tuple[int, int, int]], cause
     (tmp_path / "stderr.txt").write_text("".join(waits_in_vain(*line) for line in lines))
     document = verdict(tmp_path / "stderr.txt")
     assert (document["cause"], document["where"]["rank"]) == (cause, rank)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "where"),
+    [
+        (
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "GPU memory full",
+            (2, None),
+        ),
+        ("[rank2]: KeyError: 'input_ids'", "exception of the program", (2, None)),
+        ("Mar 11 08:20:01 n7 kernel: NVRM: Xid (PCI:0000:9a:00): 79, pid=4", "GPU fell off the bus", (None, "n7")),
+        ("srun: error: n7: task 2: Out Of Memory", "process killed by memory", (2, "n7")),
+        ("[W socket.cpp:759] [c10d] The client socket has failed to connect to [n7]:29500", "dead rank", (2, None)),
+    ],
+)
+def test_a_line_that_says_why_comes_before_those_who_wait(
+    tmp_path: Path, line: str, cause: str, where: tuple[int | None, str | None]
+) -> None:
+    """Time-outs, and the processes that a watchdog ends, follow from what another line says."""
+    aborted = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-01_02:00:00\n  host      : n07\n"
+    aborted += "  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 4100)\n"
+    waits = "".join(waits_in_vain(rank, 9, 9) for rank in (0, 1, 3))
+    (tmp_path / "stderr.txt").write_text(f"{waits}{aborted}{line}\n")
+    document = verdict(tmp_path / "stderr.txt")
+    assert (document["cause"], (document["where"]["rank"], document["where"]["host"])) == (cause, where)
+
+
+def test_a_group_of_unknown_ranks_is_not_complete_with_one(tmp_path: Path) -> None:
+    """Dumps of gloo name no ranks of groups: a rank that waits in one alone waits for ranks that are elsewhere."""
+
+    def crossed(recorder: Recorder) -> None:
+        recorder.call("all_reduce", group="2" if recorder.rank == 0 else "0", done=False)
+
+    folder = write(tmp_path / "dumps", 4, crossed, groups={"2": (0, 1)}, as_json=True)
+    for dump in folder.iterdir():
+        told = json.loads(dump.read_text())
+        dump.write_text(json.dumps({**told, "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}))
+    assert verdict(folder)["cause"] == "mismatched order"
 
 
 def test_a_time_out_makes_a_missing_rank_certain(tmp_path: Path) -> None:

@@ -161,6 +161,16 @@ def test_healthy_times_acquit_a_setting(tmp_path: Path) -> None:
     assert diagnosis(tmp_path, log, NODES + table(expected))["verdict"] == "healthy"
 
 
+def test_nics_that_are_missing_on_all_nodes_explain_a_table(tmp_path: Path) -> None:
+    """The machine has eight NICs a node, and the log has two: times are predicted with two."""
+    few = {"NCCL_IB_HCA": "=mlx5_0,mlx5_4"}
+    expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB", env=few).busbw
+    nics = " ".join(f"[{number}]mlx5_{number}:1/IB" for number in range(2))
+    log = NODES + linked("/GDRDMA", "/GDRDMA") + "".join(said(h, f"NCCL INFO NET/IB : Using {nics}") for h in (0, 1))
+    found = diagnosis(tmp_path, log, NODES + table(expected))
+    assert (found["cause"], "That alone predicts" in found["text"]) == ("fewer nics", True), found["text"]
+
+
 # --- pairs of nodes ---
 
 
@@ -215,6 +225,19 @@ def test_healthy_logs_give_no_alarm(seed: int, tmp_path: Path) -> None:
     is_healthy(seed, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        said(0, "NCCL INFO Call to connect returned Connection refused, retrying"),
+        "[W socket.cpp:759] [c10d] The client socket has failed to connect to [n0]:29500 (errno: 111).\n",
+        "[rank0]:[I ProcessGroupNCCL.cpp:914] TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC: 480, Heartbeat monitor\n",
+    ],
+)
+def test_beginnings_of_healthy_jobs_give_no_alarm(line: str, tmp_path: Path) -> None:
+    """Ranks try to connect until the first one listens."""
+    assert diagnosis(tmp_path, line + log_variants.healthy(1).text)["verdict"] == "healthy"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(12, 200))
 def test_more_healthy_logs_give_no_alarm(seed: int, tmp_path: Path) -> None:
@@ -228,7 +251,7 @@ def survives(seed: int, folder: Path) -> None:
     began = time.process_time()
     try:
         found = diagnosis(folder, text)
-    except simcoll.InputError:
+    except simcoll.SimcollError:
         return
     assert "\x1b" not in str(found)
     assert time.process_time() - began < 5

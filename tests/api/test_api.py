@@ -141,4 +141,4 @@ def test_every_public_name_is_documented():
     """What a user meets in `help(simcoll)` says what it is."""
     for name in simcoll.__all__:
         assert getattr(simcoll, name).__doc__, name
-    assert len(COLLECTIVES) == 10
+    assert len(COLLECTIVES) == 12

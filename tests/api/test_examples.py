@@ -15,7 +15,7 @@ from simcoll.schedule import algorithms  # which fill the registry
 from simcoll.schedule.registry import ALGORITHMS
 
 LEAVES = {
-    "own_algorithm": ("own_algorithm.png", "Fastest: "),
+    "own_algorithm": ("own_algorithm.png", "Fastest"),
     "own_topology": ("", "halving_doubling takes "),
     "paper_figure": ("paper_figure.pdf", ""),
     "read_a_log": ("", "Off: all_reduce on 8"),

@@ -104,6 +104,8 @@ def test_python_gives_the_same() -> None:
         sc.states(sc.build("all_reduce", "tree", 4), rows, "max")
         == (shown("all_reduce/tree", 4, rows.tolist(), "--op", "max")["states"])
     )
+    with pytest.raises(sc.SimcollError, match=r"^values=: rank 1 has 2 numbers"):
+        sc.states(sc.build("all_reduce", "tree", 2), [[1], [2, 3]])
 
 
 BAD = [

@@ -10,7 +10,12 @@ import simcoll
 from simcoll.config.yaml_tree import Place, located
 from simcoll.errors import InputError
 from simcoll.explanation.training_advice import StepSearch, explained_step
-from simcoll.scenario.scenario_files import Point, points
+from simcoll.prediction.training_step import check_memory, step_of
+from simcoll.scenario.scenario_files import Point, load, points
+from simcoll.workload.compute import compute_of
+from simcoll.workload.rank_layout import layout_of
+from simcoll.workload.training_memory import memory_of
+from simcoll.workload.training_plan import Planner
 
 FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
 SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
@@ -179,3 +184,70 @@ def test_a_step_that_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(InputError, match=r"GB of a GPU's 80 GB, [0-9]* GB for optimizer; take more tensor"):
         simcoll.run(big)
     assert simcoll.run({**big, "workload": {**big["workload"], "memory": "ignore"}})[0]["memory_GB"] > 1000
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        ({"gpu": "H100"}, "did you mean 'h100'"),
+        ({"parallel": {"sharding": "FSDP"}}, "did you mean 'fsdp'"),
+        ({"model": "gpt4"}, "no transformer, and no mapping of shapes; choose from: deepseek-v3, "),
+    ],
+)
+def test_words_in_capitals_and_unknown_models_have_a_cure(keys: dict[str, Any], words: str) -> None:
+    """A name that differs in capitals alone is offered; the list of models is a sentence of its own."""
+    with pytest.raises(InputError, match=words):
+        step(**keys)
+
+
+def test_the_type_of_a_step_is_the_one_that_it_computes_in() -> None:
+    """`dtype` of collectives does not set a step's types: it is refused, and the column says what computes."""
+    assert step(dtypes={"compute": "fp8"})["dtype"] == "fp8"
+    with pytest.raises(InputError, match="write `dtypes` below `workload`"):
+        simcoll.run({**STEP, "dtype": "bfloat16"})
+
+
+def test_a_point_without_an_answer_is_named_by_what_was_swept() -> None:
+    """The text names the degree that does not fit, not the algorithm."""
+    work = {**STEP["workload"], "model": "llama3-8b", "parallel": {"tp": [1, 4]}}
+    document = simcoll.run({**STEP, "workload": work})
+    assert any(note.startswith("tp 1: failed") for note in document.notes), document.notes
+
+
+def test_scores_of_unfused_attention_take_memory_whatever_the_framework() -> None:
+    """Memory follows the way in which attention is computed, as time does."""
+    ways = [{"name": name, "attention": attention} for name in ("megatron", "megatron-2022")
+            for attention in ("unfused", "unfused-deepspeed", "flash")]  # fmt: skip
+    memory = [step(framework=way)["memory_activations_GB"] for way in ways]
+    assert memory[:3] == memory[3:]
+    assert memory[0] == memory[1] > memory[2]
+
+
+def test_a_step_has_an_interval_where_its_gpu_was_measured() -> None:
+    """`run` and `explain` give the 90 % interval of the framework; a GPU without a measured table has none."""
+    row = step(framework={"name": "composer"})
+    assert (row["low_us"] / row["step_us"], row["high_us"] / row["step_us"]) == pytest.approx((0.90, 1.08))
+    assert step(gpu="h200")["low_us"] is None
+    explained = explained_step(load_points(STEP)[0], what_if=False)
+    assert explained["low_us"] == simcoll.run(STEP)[0]["low_us"]
+
+
+@pytest.mark.parametrize("name", ["llama3-70b-256", "llama3-405b-16384", "gpt3-1024-a100", "llama2-70b-fsdp"])
+def test_shipped_steps_are_not_refused_for_their_memory(name: str) -> None:
+    """Each shipped step fits, or says that the estimate of its memory does not hold."""
+    for point in load(name):
+        scenario = point.scenario
+        spec = step_of(scenario)
+        compute = compute_of(spec.gpu or "", spec.framework.name)
+        planner = Planner(spec, layout_of(spec, 8 * (scenario.topology.nodes or 1), 8), compute, lambda call: 0)
+        check_memory(planner, memory_of(planner))
+
+
+def test_ranks_vary_only_where_all_are_simulated() -> None:
+    """A rank that is slow in some runs is refused with replicas, and slows the joint simulation."""
+    work = {**STEP["workload"], "model": {**SMALL, "layers": 2}, "overlap": {"tensor": False}}
+    varied = {**STEP, "workload": work, "variability": {"slow": [{"rank": 0, "factor": 2}]}, "replications": 2}
+    with pytest.raises(InputError, match="write `shortcuts: off`"):
+        simcoll.run(varied)
+    row = simcoll.run({**varied, "shortcuts": "off"})[0]
+    assert row["time_us_p50"] > 1.2 * row["step_us"]

@@ -175,11 +175,13 @@ def _nics(facts: LogFacts, system: SystemFile | None) -> Iterator[Setting]:
         text = f"{host} uses {counts[host]} NICs and others {most}: {gone} is missing there."
         shown = [next(iter(facts.nics[each].values())) for each in (host, max(counts, key=lambda each: counts[each]))]
         yield _setting("nic missing", text, shown, _hca(counts[host], system), host, gone)
-    elif listed and system and most < system.counts.get("nic", 0):
-        value, by_host = next(iter(listed.items()))
-        text = f"NCCL_IB_HCA={value} leaves {most} of {system.counts['nic']} NICs of a node."
-        sets = _hca(most, system)
-        yield _setting("fewer nics", text, by_host.values(), sets, sure="likely", blamed=False, cure="variable")
+    elif system and most < system.counts.get("nic", 0):
+        value, by_host = next(iter(listed.items()), ("", {}))
+        who = f"NCCL_IB_HCA={value} leaves" if value else "NCCL finds"
+        text = f"{who} {most} of {system.counts['nic']} NICs of a node."
+        shown = [*by_host.values(), *(next(iter(nics.values())) for nics in facts.nics.values())]
+        cure = "variable" if value else "nic missing"
+        yield _setting("fewer nics", text, shown, _hca(most, system), sure="likely", blamed=False, cure=cure)
     elif most < (facts.local_ranks or 0):
         named = ", ".join(facts.nics[max(counts, key=lambda each: counts[each])])
         text = (

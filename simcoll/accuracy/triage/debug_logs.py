@@ -23,6 +23,7 @@ KIND: Final = "debug log"
 _MARKS: Final = re.compile(
     rb"NCCL (?:INFO|WARN|ERROR|version|DIAG)|NVRM: Xid|ACSCtl|mlx5_core|[nN]ccl\w*Error|NET/OFI|=== System"
 )
+_KERNEL: Final = re.compile(r"([\w.\-]{1,253}) kernel: ")  # who wrote a line of syslog
 _EARLY: Final = 400  # lines that show whether a text without such a mark has a line of the table
 MOST: Final = 40  # rows of a list in the summary
 _AT_THE_END: Final = "Processes that end one after the other, after a sound run, say so."
@@ -87,7 +88,8 @@ def _of_lines(facts: LogFacts) -> Iterator[Finding]:
             continue
         files = {id(seen): name for name, seen in every}
         shown = sorted(every, key=lambda pair: pair[1] is not first)[:3]
-        case, line, place = first.case, first.line, first.place
+        case, line = first.case, first.line
+        place = first.place or next((seen.place for _, seen in every if seen.place), {})
         ended = role == "echo" and _at_the_end(cause, facts)
         order = line.time if timed and line.time is not None else line.number
         yield Finding(
@@ -107,7 +109,9 @@ def _of_lines(facts: LogFacts) -> Iterator[Finding]:
 def _where(facts: LogFacts, seen: Seen, place: dict[str, str]) -> Where:
     line = seen.line
     rank = int(place["rank"]) if place.get("rank", "").isdecimal() else facts.rank_of(line)
-    host = line.host or facts.hosts.get(rank if rank is not None else -1)
+    kernel = _KERNEL.search(line.full)
+    said = line.host or place.get("host") or (kernel and kernel[1])
+    host = said or facts.hosts.get(rank if rank is not None else -1)
     device = place.get("device") or (
         f"GPU {line.device}" if line.device and seen.case.class_ in ("gpu", "application") else None
     )
@@ -121,19 +125,20 @@ def _where_else(first: Seen, every: Sequence[Seen]) -> str:
 
 def _holds(seen: Seen, facts: LogFacts) -> bool:
     """Return whether a row that depends on the rest of the log is meant: a missing library of InfiniBand does no harm
-    on one node, or where another network is used."""
+    on one node, or where another network is used; nor do attempts to connect where all ranks met in the end."""
     if seen.case.cause == "InfiniBand library missing":
         return facts.several_nodes and any("Socket" in names for names in facts.networks.values())
+    if seen.case.cause == "connection tried again":
+        return not _is_complete(facts)
     return True
 
 
 def _at_the_end(cause: str, facts: LogFacts) -> bool:
     """Return whether echoes come from processes that end in turn, after a sound run: nobody reports a cause, and all
     ranks that began their communicator completed it."""
-    causes = any(seen.case.role == "cause" for counter in facts.cases.values() for seen in counter.seen.values())
-    others = any(
-        seen.case.cause == "kernel hangs" for counter in facts.cases.values() for seen in counter.seen.values()
-    )
+    every = [seen for counter in facts.cases.values() for seen in counter.seen.values()]
+    causes = any(seen.case.role == "cause" and _holds(seen, facts) for seen in every)
+    others = any(seen.case.cause == "kernel hangs" for seen in every)
     remote = cause in ("remote process exited", "communicator aborted", "returned error")
     return remote and not causes and not others and _is_complete(facts) and bool(facts.completed)
 

@@ -29,12 +29,15 @@ class GivenFile:
         """The content, unpacked. Raises InputError for files that cannot be read or are too large."""
         if self.path is None:
             return self.said
-        return input_files.unpacked(input_files.bytes_of(self.path, _CURE, name=self.name, binary=True), self.name)
+        data = input_files.unpacked(input_files.bytes_of(self.path, _CURE, name=self.name, pickled=True), self.name)
+        if not data.startswith(input_files.PICKLE):
+            input_files.check_text(data[:4096], self.name, _CURE)
+        return data
 
     @property
     def is_pickle(self) -> bool:
         """Whether the content is a pickle, in which no text is sought: there may be a thousand, of megabytes each."""
-        return self.data[:1] == b"\x80"
+        return self.data.startswith(input_files.PICKLE)
 
     def text(self) -> str:
         """Return the content as text, as `input_files.decoded` does."""

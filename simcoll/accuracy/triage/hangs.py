@@ -2,7 +2,8 @@
 
 A rank waits in a call until all ranks of the group have joined it. Ranks that others wait for may wait themselves, in
 calls of other groups: they are echoes. The cause is a rank that is missing and waits nowhere, a call that ranks make in
-different ways, or groups whose calls ranks make in different orders.
+different ways, or groups whose calls ranks make in different orders. Lines of logs that say why a rank failed come
+before these findings, which therefore have no time (`when`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from simcoll.accuracy.triage.findings import Confidence, Evidence, Finding, Where
-from simcoll.formats.recordings.events import Event, Group, Recording, What, elements
+from simcoll.formats.recordings.events import UNNAMED, Event, Group, Recording, What, elements
 
 LONG_NS: Final = 60 * 10**9  # no call takes as long as this, while its rank records others
 MOST_RANKS: Final = 2**20
@@ -120,7 +121,8 @@ class Job:
             before[group] = event.number, part
             if not event.done:
                 self._open[group, event.number].setdefault(rank, event)
-            if not recording.whole and oldest.setdefault(group, event.number) == event.number:
+            lost = not recording.whole and len(recording.events) > 1
+            if lost and oldest.setdefault(group, event.number) == event.number:
                 continue  # it may be coalesced, and its first parts be lost
             call = group, event.number, part
             made = first.get(call)
@@ -141,7 +143,7 @@ class Job:
         """Return the ranks of a group: those that files name, else those that were seen in it."""
         if group.ranks:
             return group.ranks
-        if group.name == "0":  # PyTorch's default group has all ranks
+        if group.name in ("0", UNNAMED) or len(self._last[group]) == 1:  # the default group has all; none waits alone
             return range(max(self.seen) + 1) if max(self.seen) < MOST_RANKS else self.seen.keys()
         return self._last[group].keys()
 
@@ -219,7 +221,7 @@ class Job:
         elif absent := [wait for wait in blocked if wait.absent]:
             causes = [self._dead(absent)]
         elif late := [wait for wait in under_way if self._is_stuck(wait)]:
-            causes = [self._stuck(late)]
+            causes = [self._stuck(late, waits)]
         elif not unlike:
             first = min(under_way, key=lambda wait: wait.since)
             yield self._sound(f"{first} is under way on {ranks_text(first.waiting)}, and all its ranks have joined it")
@@ -246,7 +248,7 @@ class Job:
         ]
         if not calls:
             return None
-        when, call = min(calls, key=lambda each: each[0])
+        _, call = min(calls, key=lambda each: each[0])
         group, number, usual = call[0], call[1], self._first[call][1]
         kind = "order" if self._is_reordered(call) else self._kind(self._unlike[call])
         ways = defaultdict[tuple[str, str], dict[int, Event]](dict)
@@ -261,8 +263,8 @@ class Job:
         cure = "make all ranks of the group call the same, with the same type and size, in the same order"
         where = Where(rank=min(odd) if len(odd) == 1 else None, group=str(group), call=_short(next(iter(odd.values()))))
         shown = self._shown({min(ranks): ranks[min(ranks)] for ranks in groups})
-        sure: Confidence = "clear" if call[:2] in self._open else "likely"
-        return Finding(f"mismatched {kind}", text, "cause", sure, cure, where=where, evidence=shown, when=when)
+        sure: Confidence = "clear" if call[:2] in self._open and group.name != UNNAMED else "likely"
+        return Finding(f"mismatched {kind}", text, "cause", sure, cure, where=where, evidence=shown)
 
     def _kind(self, made: dict[int, Event]) -> str:
         one, *others = made.values()
@@ -307,7 +309,7 @@ class Job:
         if len(absent) >= len(self.seen):
             cure = f"give the dumps of {ranks_text(absent)}"
             found = self._of("too few dumps", f"{text}: who is missing cannot be said.", wait, cure, "open")
-            return replace(found, role="undecided")
+            return replace(found, role="symptom" if self._is_stuck(wait) else "undecided")
         text += f": {who} died without one, or its file was not given."
         cure = f"look for {who} in stderr and in the kernel's log (out of memory, Xid), or give its dump"
         return self._of("dead rank", text, wait, cure, "likely", min(wait.absent) if len(wait.absent) == 1 else None)
@@ -319,8 +321,18 @@ class Job:
             for rank, event in wait.waiting.items()
         )
 
-    def _stuck(self, waits: list[_Wait]) -> Finding:
-        wait = min(waits, key=lambda wait: wait.since)
+    def _stuck(self, late: list[_Wait], waits: list[_Wait]) -> Finding:
+        wait = min(late, key=lambda wait: wait.since)
+        who = ranks_text(wait.waiting)
+        if len(self.seen) == 1:
+            text, cure = f"{who} waits in {wait}; what others do is not known.", "give the dumps or stderr of all ranks"
+            return replace(self._of("too few dumps", text, wait, cure, "open"), role="symptom")
+        ahead = [w for w in waits if w.group is wait.group and w.event.number > wait.event.number]
+        if ahead:
+            text = f"{who} {_verb(wait.waiting)} in {wait}, and {ranks_text(ahead[0].waiting)} already in {ahead[0]}."
+            cure = f"look at the program, the GPU and the NIC of {who}; compare the calls of both in the code"
+            first = min(wait.waiting) if len(wait.waiting) == 1 else None
+            return self._of("ranks behind", text, wait, cure, "open" if wait.group.name == UNNAMED else "likely", first)
         text = f"all ranks joined {wait}, and it does not end: the network or a kernel is stuck."
         cure = "run with NCCL_DEBUG=INFO, look for completions with an error, port errors, Xid; test pairs of nodes"
         queued = [rank for rank, event in wait.waiting.items() if not event.started]
@@ -344,7 +356,7 @@ class Job:
         """Return a finding about a call; its evidence are `events`, and then those that wait in the call."""
         where = Where(rank=rank, group=str(wait.group), call=_short(wait.event))
         shown = self._shown({**(events or {}), **wait.waiting})
-        return Finding(cause, text, "cause", sure, cure, decides, where, shown, wait.since)
+        return Finding(cause, text, "cause", sure, cure, decides, where, shown)
 
     # --- words ---
 

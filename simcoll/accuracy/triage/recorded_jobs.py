@@ -56,7 +56,6 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
         named = ", ".join(sorted(versions))
         yield _remark("versions", f"the ranks' flight recorders have different versions: {named}", files[0])
     for file in others:
-        yield from _deaths(file)
         for waiting in watchdog_lines.read(file.text(), file.name):
             if waiting.rank in job.seen:
                 job.seen[waiting.rank] = job.seen[waiting.rank]._replace(timed_out=True)
@@ -65,6 +64,9 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
         if inspector.looks(file.data):
             for recording in inspector.read(file.text(), file.name):
                 timing.add(recording)
+        file.forget()
+    for file in others:
+        yield from _deaths(file, job)
         file.forget()
     hangs = list(job.findings()) if job.seen else []
     yield from hangs
@@ -98,8 +100,8 @@ def _ranks_of_a_node(case: Case, ranks: Sequence[Late]) -> int | None:
     return (system.counts.get("gpu") or None) if system else None
 
 
-def _deaths(file: GivenFile) -> Iterator[Finding]:
-    """Yield the process that torchrun saw fail first: it died before others timed out."""
+def _deaths(file: GivenFile, job: Job) -> Iterator[Finding]:
+    """Yield the process that torchrun saw fail first. One that its own watchdog ended (SIGABRT) is an echo."""
     lines = file.text().splitlines()
     for death in watchdog_lines.deaths(file.text()):
         host = visible(death.host)
@@ -109,7 +111,8 @@ def _deaths(file: GivenFile) -> Iterator[Finding]:
         cure = f"read the stderr of rank {death.rank}, and the kernel's log on {host} (out of memory, Xid)"
         shown = (Evidence.of(file.name, death.line, lines[death.line - 1]),)
         where = Where(host=host, rank=death.rank)
-        yield Finding("dead rank", text, cure=cure, where=where, evidence=shown, when=0)
+        ended = death.code == -signal.SIGABRT and death.rank in job.seen and job.seen[death.rank].timed_out
+        yield Finding("dead rank", text, "echo" if ended else "cause", "clear", cure, where=where, evidence=shown)
 
 
 def _remark(cause: str, text: str, file: GivenFile) -> Finding:

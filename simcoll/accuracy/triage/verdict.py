@@ -75,8 +75,8 @@ def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
 
 
 def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
-    """Return the verdict of all findings: the earliest cause, else the surest symptom, else echoes of a failure
-    elsewhere. Healthy if nothing is wrong and something is sound; else unknown."""
+    """Return the verdict of all findings: the earliest cause (open ones last), else the surest symptom, else echoes of
+    a failure elsewhere. Healthy if nothing is wrong and something is sound; else unknown."""
     every = list(findings)
     role = next((role for role in _RANKED if any(finding.role == role for finding in every)), None)
     chosen = sorted((finding for finding in every if finding.role == role), key=lambda f: _order(f, role == "cause"))
@@ -113,7 +113,7 @@ def _told(chosen: Sequence[Finding], wrong: bool) -> list[str]:
 
 def _order(finding: Finding, by_time: bool) -> tuple[float, ...]:
     sure = _SURE.index(finding.confidence)
-    return (finding.slows, finding.when, sure) if by_time else (sure, finding.when)
+    return (finding.slows, finding.confidence == "open", finding.when, sure) if by_time else (sure, finding.when)
 
 
 def _machine(case: Case) -> dict[str, Any]:

@@ -92,7 +92,8 @@ class CaseCounter:
         if case is None:
             return
         place = self._place(case, line.text)
-        key = id(case), line.host, place.get("device", "") + place.get("peer", "").partition("<")[0]
+        named = place.get("device", ""), place.get("host", ""), place.get("peer", "").partition("<")[0]
+        key = id(case), line.host, "".join(named)
         if key in self.seen:
             self.seen[key].count += 1
         elif len(self.seen) < MOST_SHAPES:

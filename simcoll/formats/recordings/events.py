@@ -11,6 +11,7 @@ from simcoll.schedule.names import DTYPES
 
 Shapes = tuple[tuple[int, ...], ...]  # of the tensors that a rank hands in, or gets
 
+UNNAMED: Final = "?"  # the group of calls whose group the file does not name: the groups of all such calls in one
 _BYTES: Final = {row.torch: row.itemsize for row in DTYPES} | {
     "Bool": 1,
     "Short": 2,

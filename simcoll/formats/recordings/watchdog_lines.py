@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from simcoll.formats.recordings.events import Event, Group, Recording, What
+from simcoll.formats.recordings.events import UNNAMED, Event, Group, Recording, What
 from simcoll.schedule.names import collective_named
 
 # Lines of ProcessGroupNCCL.cpp; groups were numbered `[PG 1 Rank 3]` up to PyTorch 2.4.
@@ -64,7 +64,7 @@ def read(text: str, source: str) -> Iterator[Recording]:
             ranks[rank].reached[group] = int(line["last"])
     for rank, (number, what) in found.items():
         if rank not in ranks:
-            group = groups.setdefault(("?", ""), Group("?"))
+            group = groups.setdefault((UNNAMED, ""), Group(UNNAMED))
             ranks[rank] = _waiting(source, rank, Event(group, number, what, "", False, 0))
     yield from ranks.values()
 

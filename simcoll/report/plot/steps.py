@@ -74,10 +74,10 @@ def step_figure(rows: Iterable[PlotRow]) -> Figure:
     name_axis(axes.yaxis if across else axes.xaxis, "step")
     time_ticks(axes.yaxis if across else axes.xaxis)
     best = min(steps, key=_step)
-    at = f" at {said(across, best)}" if across else ""
+    shortest = f"  ·  shortest: {best['algorithm']} at {said(across, best)}" if across else ""  # bars show it
     ranks = sorted({row["ranks"] for row in steps})
     counted = f"{ranks[0]} ranks" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]} ranks"
-    notes = f"{remarks(by_columns(steps, ()), 1)}  ·  shortest: {best['algorithm']}{at}"
+    notes = f"{remarks(by_columns(steps, ()), 1)}{shortest}"
     finish(figure, f"Training step: {best['workload']}, {counted}", notes, entries)
     return figure
 
