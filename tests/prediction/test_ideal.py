@@ -268,10 +268,14 @@ def test_one_copy_stands_for_all(algorithm: str, monkeypatch: pytest.MonkeyPatch
     assert max(one.busy) == pytest.approx(max(whole.busy), rel=0.02)
 
 
+MOE = {"tokens": 128, "hidden": 1024, "topk": 2, "experts": 8}
+
+
 @pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name not in ("send_recv", "barrier")])
 def test_one_rank_has_nothing_to_send(collective: str) -> None:
     """Its call takes no time."""
-    keys = {"topology": "hgx-h100", "collective": collective, "algorithm": "auto", "size": "1 MiB", "ranks": 1}
+    moved = {"moe": MOE} if collective.startswith("moe_") else {"size": "1 MiB"}
+    keys = {"topology": "hgx-h100", "collective": collective, "algorithm": "auto", "ranks": 1, **moved}
     assert predict(Scenario.model_validate({**keys, "profile": "ideal"})).time_ps == 0
 
 
