@@ -64,6 +64,8 @@ _KNOWN: Final = {
     "naive": Look("#777777", "X"),
     "nvls": Look("#DDAA33", "*"),
     "nvls_tree": Look("#997700", "8"),
+    "synthesized": Look("#00775A", (5, 1, 0)),
+    "two_hop": Look("#557799", "X"),
 }
 LIGHTEST: Final = 0.88  # of viridis: lighter colours cannot be seen on white
 _OTHERS: Final = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#EE7733", "#0077BB", "#BBBB77")
