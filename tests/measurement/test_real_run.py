@@ -77,7 +77,12 @@ def everything() -> list[Point]:
         points(collective="all_reduce", algorithm="ring", size="4 B"),
         points(collective=["all_gather", "reduce_scatter"], algorithm="ring", in_place=True, measure=BOTH),
         points(collective="all_reduce", measure=several),
-    ]
+        workloads.points({
+            "topology": {"system": "loopback"}, "ranks": 3, "collective": ["moe_dispatch", "moe_combine"],
+            "algorithm": "all", "executor": "pairwise", "measure": BOTH,
+            "moe": {"tokens": 96, "hidden": 16, "topk": 2, "experts": 6},
+        }),
+    ]  # fmt: skip
     return [point for some in asked for point in some]
 
 
