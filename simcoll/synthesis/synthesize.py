@@ -35,6 +35,7 @@ MOST_RANKS: Final = 64  # behind switches, which are removed by tens of thousand
 FINEST: Final = 20_000  # largest common denominator of a linear program's solution
 MOST_TREES: Final = 64  # of one root, if a solution's fractions are too fine
 GOOD: Final = 0.995  # share of the optimum with which more trees are not tried
+MOST_EXACT: Final = 512  # of one root for the whole optimum: ratios of odd rates need millions, which no memory holds
 
 
 class Move(NamedTuple):
@@ -197,7 +198,7 @@ def _moves(
     rate = bound.rate / graph.unit / int(shares.sum()) if spreading == "all_gather" else bound.rate / graph.unit
     own = graph.reversed if turned else graph
     whole = np.rint(widths[0]).astype(np.int64)
-    if np.abs(whole - widths[0]).max() < 1e-9 and (not most or rate.numerator <= most):
+    if np.abs(whole - widths[0]).max() < 1e-9 and rate.numerator <= (most or MOST_EXACT):
         divided = iter([(shares.astype(np.int64) * rate.numerator, [whole * rate.denominator])])
     else:
         divided = _whole(own, shares * float(rate), widths, most)
