@@ -201,7 +201,7 @@ def _moves(
     if np.abs(whole - widths[0]).max() < 1e-9 and rate.numerator <= (most or MOST_EXACT):
         divided = iter([(shares.astype(np.int64) * rate.numerator, [whole * rate.denominator])])
     else:
-        divided = _whole(own, shares * float(rate), widths, most)
+        divided = _whole(own, shares * float(rate), widths, most or MOST_EXACT)
     roots, trees, _ = _first_that_splits(own, divided)
     k = int(roots.max())
     first, total = (np.arange(n) * k, n * k) if spreading == "all_gather" else (np.zeros(n, np.int64), k)
