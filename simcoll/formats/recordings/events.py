@@ -1,4 +1,5 @@
-"""The events of a recorded job: which rank took part in which call, with which data, from where in the code, when."""
+"""The events of a recorded job: which rank took part in which call, with which data, from where in the code, when; and
+what its streams did in between."""
 
 from __future__ import annotations
 
@@ -99,12 +100,30 @@ class Event(NamedTuple):
     p2p: bool = False
 
 
+class Interval(NamedTuple):
+    """What a rank did on one of its streams: a computation of `took` ns, as measured or as a dry run estimates it, or
+    the kernel of a `call`, whose time includes waiting for other ranks.
+
+    `kind` is `compute`, `host` (time of the host, which launches what comes `after` it) or `copy` (of memory). Intervals
+    of a stream run one after another, in the order of `Recording.intervals`. `after` lists the numbers there of earlier
+    intervals that this one waits for. Ranks whose intervals have equal names, streams and calls run one program.
+    """
+
+    name: str
+    stream: str
+    took: int = 0
+    after: tuple[int, ...] = ()
+    call: Event | None = None
+    kind: str = "compute"
+
+
 @dataclass
 class Recording:
     """What one rank recorded. `whole`: no event was lost because a buffer was full.
 
     `reached`: the number of the last call of groups, which also counts lost events. `timed_out`: the rank gave up
-    waiting for an unfinished call.
+    waiting for an unfinished call. `intervals`: one step of the rank, in the order of launch, from recorders that know
+    what streams did. `world`: the number of ranks of the job; 0: not known.
     """
 
     source: str
@@ -114,6 +133,8 @@ class Recording:
     reached: dict[Group, int] = field(default_factory=dict)
     version: str = ""
     timed_out: bool = False
+    intervals: Sequence[Interval] = ()
+    world: int = 0
 
 
 def elements(shapes: Shapes) -> int:
