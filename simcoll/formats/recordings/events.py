@@ -104,7 +104,7 @@ class Interval(NamedTuple):
     """What a rank did on one of its streams: a computation of `took` ns, as measured or as a dry run estimates it, or
     the kernel of a `call`, whose time includes waiting for other ranks.
 
-    `kind` is `compute`, `host` (time of the host, which launches what comes `after` it) or `copy` (of memory). Intervals
+    `kind` is `compute`, `host` (of the host, which launches what comes `after` it) or `copy` (of memory). Intervals
     of a stream run one after another, in the order of `Recording.intervals`. `after` lists the numbers there of earlier
     intervals that this one waits for. Ranks whose intervals have equal names, streams and calls run one program.
     """
