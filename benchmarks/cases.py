@@ -51,7 +51,6 @@ class Form:
     replications: int = 200
     steps: int = 20  # replications of a data-parallel step, which count the step itself
     ddp: tuple[int, ...] = (8, 32, 128, 2048)  # nodes of 8 GPUs of a training step
-    fsdp: tuple[int, ...] = (32, 128, 512, 2048)
     exchanged: tuple[int, ...] = (256, 1024)  # ranks that send to all others
     exchanged_fairly: tuple[int, ...] = (64, 128)
     limit: int = 120  # cpu s of a point of a large run
@@ -77,7 +76,6 @@ FORMS: Final = {
         replications=20,
         steps=4,
         ddp=(2, 8),
-        fsdp=(32, 128),
         exchanged=(64, 256),
         exchanged_fairly=(32, 64),
         held=False,
@@ -109,7 +107,6 @@ FORMS: Final = {
         replications=2,
         steps=1,
         ddp=(2,),
-        fsdp=(2,),
         exchanged=(16,),
         exchanged_fairly=(8, 16),
         held=False,
@@ -148,9 +145,9 @@ def _in_turn(hosts: int, block: int) -> list[str]:
     return [f"host{i}" for first in range(block) for i in range(first, hosts, block)]
 
 
-def training(template: str, model: str, nodes: int) -> Keys:
-    """A training step on nodes of 8 H100 GPUs, with calls as NCCL makes them."""
-    workload = {"template": template, "model": model, "gpu": "h100"}
+def ddp(model: str, nodes: int) -> Keys:
+    """A data-parallel step on nodes of 8 H100 GPUs, with calls as NCCL makes them."""
+    workload = {"template": "ddp", "model": model, "gpu": "h100"}
     return {"topology": {"system": "hgx-h100", "nodes": nodes}, "dtype": "bfloat16", "workload": workload}
 
 
@@ -210,4 +207,4 @@ def replicated(count: int) -> Keys:
 
 def replicated_step(model: str, nodes: int, count: int, **causes: Any) -> Keys:
     """A data-parallel training step that differs by `causes`, so many times."""
-    return {**training("ddp", model, nodes), "replications": count, "variability": causes}
+    return {**ddp(model, nodes), "replications": count, "variability": causes}

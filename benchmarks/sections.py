@@ -401,10 +401,7 @@ def large(form: Form) -> Iterator[Table]:
 
 def _many_ranks(form: Form) -> dict[str, dict[int, Keys]]:
     """The points of each kind, by ranks."""
-    found = {
-        f"{template} step of {form.step}": {8 * nodes: cases.training(template, form.step, nodes) for nodes in counts}
-        for template, counts in (("ddp", form.ddp), ("fsdp", form.fsdp))
-    }
+    found = {f"ddp step of {form.step}": {8 * nodes: cases.ddp(form.step, nodes) for nodes in form.ddp}}
     for sharing, counts in (("fifo", form.exchanged), ("fair", form.exchanged_fairly)):
         found[f"all_to_all, 2:1 tree, {sharing}"] = {
             n: cases.point(cases.oversubscribed(n, 2), sharing, "direct", collective="all_to_all") for n in counts

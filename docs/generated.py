@@ -106,14 +106,17 @@ def keys(names: str) -> str:
 
 
 def _find(model: dict[str, Any], path: str, definitions: dict[str, Any], headings: dict[str, str]) -> None:
-    """Enter the heading of each model below a model, in the order of the keys."""
+    """Enter the heading of each model below a model, in the order of the keys: first of the models that are next."""
+    entered = {}
     for key, value in model.get("properties", {}).items():
         place = f"{path}.{key}".lstrip(".")
         for name in dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value))):
             if name not in headings:
                 kinds = _kinds(definitions[name])
                 headings[name] = f"Template {kinds}" if kinds else f"`{place}`"
-                _find(definitions[name], place, definitions, headings)
+                entered[name] = place
+    for name, place in entered.items():
+        _find(definitions[name], place, definitions, headings)
 
 
 def templates() -> str:

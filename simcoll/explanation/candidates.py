@@ -19,7 +19,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.names import ALGORITHM_SPELLINGS, PROTOCOLS
 from simcoll.units import format_size
 from simcoll.workload.templates import plan_of
-from simcoll.workload.workload_keys import Bucketed, Fsdp, with_algorithm
+from simcoll.workload.workload_keys import Ddp, with_algorithm
 
 LARGE: Final = 64  # ranks up to which all algorithms are tried; beyond, only NCCL's and those with groups
 MOST_ROWS: Final = 1_000_000  # messages of a schedule without repetitions: more take minutes and gigabytes
@@ -27,7 +27,6 @@ CHUNKS: Final = (64 << 10, 512 << 10, 4 << 20)  # bytes, for pipelined algorithm
 CHANNELS: Final = (1, 2, 4, 8, 16, 32)  # numbers of channels, if a channel has a cap
 BUCKETS: Final = tuple(2**exponent << 20 for exponent in range(9))  # bytes: 1 … 256 MiB, around torch's 25 MiB
 _LEFT_TO_NCCL: Final = {"algorithm": "auto", "protocol": "auto"}
-PREFETCHES: Final = (0, 1, 2, 4)  # layers whose parameters are gathered ahead
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Candidate:
     copies: int | None = None
     channels: int | None = None
     bucket_cap: int | None = None
-    prefetch: int | None = None
     nccl: str | None = None
 
     @property
@@ -57,7 +55,7 @@ class Candidate:
     @property
     def settings(self) -> dict[str, int]:
         """Return, by name, the settings that this candidate changes, e.g. {"groups": 4}."""
-        names = ("groups", "chunk", "copies", "channels", "bucket_cap", "prefetch")
+        names = ("groups", "chunk", "copies", "channels", "bucket_cap")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
@@ -79,7 +77,7 @@ class Candidate:
         changed: dict[str, Any] = _LEFT_TO_NCCL if self.algorithm == SYMMETRIC else by_name
         if scenario.workload:
             changed = dict(changed)
-            of_step = {name: value for name, value in self.settings.items() if name in ("bucket_cap", "prefetch")}
+            of_step = {name: value for name, value in self.settings.items() if name == "bucket_cap"}
             spec = with_algorithm(scenario.workload, changed.pop("algorithm"), changed["protocol"])
             changed["workload"] = spec.model_copy(update=of_step)
             if changed["protocol"] == "none":  # keep the scenario's protocol
@@ -246,16 +244,14 @@ def _settled(scenario: Scenario, candidate: Candidate, pipelined: bool = False, 
 
 def _of_step(scenario: Scenario) -> Iterator[Candidate]:
     """Yield the candidates for a workload: the scenario's own algorithm, NCCL's choice, and algorithms that serve all
-    its calls. Each comes with the scenario's settings, then with bucket sizes or prefetched layers worth trying."""
+    its calls. Each comes with the scenario's settings, then with bucket sizes worth trying."""
     spec: Any = scenario.workload
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "none"
     own = [spec.algorithm, *([] if _runs(scenario).tunable else ["auto"])]  # auto: NCCL's choice
     methods = dict.fromkeys([*(Candidate(name, forced) for name in own), *_of_all_calls(scenario)])
     settings: list[dict[str, Any]] = [{}]
-    if isinstance(spec, Bucketed):
+    if isinstance(spec, Ddp):
         settings = [{"bucket_cap": size} for size in dict.fromkeys((spec.bucket_cap, *BUCKETS))]
-    elif isinstance(spec, Fsdp):
-        settings = [{"prefetch": count} for count in dict.fromkeys((spec.prefetch, *PREFETCHES))]
     yield from (replace(method, **each) for each in settings for method in methods)
 
 

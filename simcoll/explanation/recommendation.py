@@ -420,6 +420,6 @@ def _key(scenario: Scenario) -> str:
     """Return a text that is equal for points that differ only in size, algorithm and protocol."""
     changed: dict[str, Any] = {"algorithm": "auto", "size": None, "protocol": "none"}
     if scenario.workload:
-        free = [name for name in ("algorithm", "bucket_cap", "prefetch") if hasattr(scenario.workload, name)]
+        free = [name for name in ("algorithm", "bucket_cap") if hasattr(scenario.workload, name)]
         changed["workload"] = scenario.workload.model_copy(update=dict.fromkeys(free))
     return repr(scenario.model_copy(update=changed))

@@ -26,7 +26,7 @@ from simcoll.schedule import registry
 from simcoll.topology.graph import Link, Topology
 from simcoll.units import format_size
 from simcoll.workload.expert_routing import BY_EXPERTS, Routing
-from simcoll.workload.workload_keys import Bucketed, with_algorithm
+from simcoll.workload.workload_keys import Ddp, with_algorithm
 
 OVERHEADS: Final = ("o_send", "o_recv", "g")
 SMALL: Final = 1_000_000  # most messages with which all algorithms are tried; with more, to save time, only NCCL's
@@ -266,7 +266,7 @@ def _other_plans(scenario: Scenario, ran: StepPrediction) -> Iterator[tuple[str,
     for name in executor(scenario).algorithms(collectives):
         if name != ran.algorithm:
             yield f"algorithm {name}", with_algorithm(spec, name)
-    if isinstance(spec, Bucketed) and spec.bucket_cap:
+    if isinstance(spec, Ddp) and spec.bucket_cap:
         for size in (2 * spec.bucket_cap, spec.bucket_cap // 2):
             yield f"buckets of {format_size(size)}", spec.model_copy(update={"bucket_cap": size})
 

@@ -312,7 +312,7 @@ def alone(scenario: Scenario, places: Sequence[str], call: CollectiveCall, ranks
         "dtype": call.dtype or scenario.dtype,
         "size": call.nbytes,
         "root": call.root,
-        "weights": call.weights,
+        "weights": None,
         "placement": devices,
         "ranks": None,
         "groups": scenario.groups if devices == tuple(places) else None,

@@ -18,13 +18,12 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class ModelRow(NamedTuple):
-    """A part of a named model, e.g. a linear layer: the number of elements of each tensor, the multiply-adds of a
-    forward pass over one sample, and the number (from 0) of its block or None."""
+    """A part of a named model, e.g. a linear layer: the number of elements of each tensor, and the multiply-adds of a
+    forward pass over one sample."""
 
     name: str
     tensors: tuple[int, ...]
     macs: int
-    block: int | None
 
 
 class _Module(Model):
@@ -48,13 +47,7 @@ class NamedModel(Model):
     source: str
     parameters: int
     positions: int
-    width: int = 0
     layers: tuple[_Module | _Repeated, ...]
-
-    @property
-    def activations(self) -> int:
-        """Return the number of elements that a block passes on for one sample."""
-        return self.positions * self.width
 
     @property
     def rows(self) -> Iterator[ModelRow]:
@@ -120,4 +113,4 @@ def _row(module: _Module, positions: int, block: int | None) -> ModelRow:
     used = (*(() if module.lookup else (shape for shape in module.shapes if len(shape) > 1)), *module.uses)
     macs = at * sum(map(math.prod, used)) + at * at * module.attends
     name = module.name if block is None else f"{block}.{module.name}"
-    return ModelRow(name, tuple(map(math.prod, module.shapes)), macs, block)
+    return ModelRow(name, tuple(map(math.prod, module.shapes)), macs)

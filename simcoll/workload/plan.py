@@ -23,7 +23,6 @@ class CollectiveCall(NamedTuple):
     algorithm: str
     nbytes: int
     root: int = 0
-    weights: tuple[object, ...] | None = None
     protocol: str | None = None
     tokens: ExpertKernel | None = None
     dtype: str | None = None
@@ -112,12 +111,6 @@ class WorkloadPlan:
         self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before - {NONE}))))
         self._last[stream][where] = number
         return number
-
-    def last(self, rank: int) -> int:
-        """Return the number of a rank's last computation. Raises KeyError if it has none."""
-        if COMPUTE not in self._last or self._last[COMPUTE][rank] == NONE:
-            raise KeyError(rank)
-        return int(self._last[COMPUTE][rank])
 
     def computed_ps(self) -> list[int]:
         """Return the total computation time of each rank, in ps."""

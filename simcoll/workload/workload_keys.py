@@ -35,14 +35,12 @@ First = Annotated[int | None, parsed("size", {"same": None, "none": 0}), text("2
 
 
 class Layer(NamedTuple):
-    """A layer on one rank: the bytes of each tensor, the times of its forward and backward pass in ps, and the number
-    of its block or None. Blocks are split or sharded as a whole."""
+    """A layer on one rank: the bytes of each tensor, and the times of its forward and backward pass in ps."""
 
     name: str
     tensors: tuple[int, ...]
     forward: int
     backward: int
-    block: int | None
 
     @property
     def nbytes(self) -> int:
@@ -63,10 +61,12 @@ class LayerSpec(Model):
     """Number of equal layers in a row."""
 
 
-class Training(Model):
-    """Keys that all templates of training steps have: `layers` that the file lists, or the layers of a named
-    `model`."""
+class Ddp(Model):
+    """Data parallel, as PyTorch's DistributedDataParallel does it. After the forward pass, the backward pass goes from
+    the last layer to the first. Gradients are collected in buckets. Each bucket is all-reduced as soon as it is full.
+    At the end the optimizer runs."""
 
+    template: Literal["ddp"]
     algorithm: str = "auto"
     """Algorithm of the collectives. `auto`: for each call the algorithm that is fastest if the call has the machine to
     itself."""
@@ -85,51 +85,6 @@ class Training(Model):
     """Time of the whole forward pass. Default: the sum of the times of the layers."""
     optimizer: Duration = 0
     """Time of the optimizer, after the last gradient has arrived."""
-
-    @model_validator(mode="after")
-    def _layers_or_model(self) -> Training:
-        if (self.layers is None) == (self.model is None):
-            raise ValueError("a workload needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
-        if self.layers == ():
-            raise ValueError("the list has no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
-        return self
-
-    def timed(self, itemsize: int) -> list[Layer]:
-        """Return the layers with their times, in forward order. A named model has `itemsize` bytes per parameter. Each
-        layer that the file lists is a block of its own."""
-        if self.model is None:
-            given = [layer for layer in self.layers or () for _ in range(layer.times)]
-            return [
-                Layer(f"layer{i}", (la.parameters,) if la.parameters else (), la.forward, la.backward, i)
-                for i, la in enumerate(given)
-            ]
-        speed = gpus()[self.gpu or ""] * self.efficiency  # a multiply-add is two FLOP, a backward pass two forward ones
-        layers = []
-        for row in load_model(self.model).rows:
-            forward = round(2 * row.macs * self.batch * PS_PER_S / speed)
-            layers.append(
-                Layer(row.name, tuple(size * itemsize for size in row.tensors), forward, 2 * forward, row.block)
-            )
-        return layers
-
-    def blocks(self, itemsize: int) -> list[Layer]:
-        """Return the layers, with all layers of a block merged into one."""
-        merged: list[Layer] = []
-        for layer in self.timed(itemsize):
-            if merged and layer.block is not None and layer.block == merged[-1].block:
-                last = merged.pop()
-                passes = last.forward + layer.forward, last.backward + layer.backward
-                merged.append(Layer(last.name, last.tensors + layer.tensors, *passes, layer.block))
-            else:
-                merged.append(layer)
-        return merged
-
-
-class Bucketed(Training):
-    """Training whose gradients are sent in buckets. Each bucket is all-reduced when it is complete, during the rest of
-    the backward pass (`overlap`) or after it. `bucket_cap: none` means an all-reduce for each tensor. Buckets use
-    `streams` in turn, so at most that many are under way at a time."""
-
     bucket_cap: BucketCap = BUCKET_CAP
     """Size of a bucket of gradients, as in PyTorch. `none`: each tensor is sent by itself."""
     first_bucket: First = FIRST_BUCKET
@@ -137,82 +92,30 @@ class Bucketed(Training):
     overlap: StrictBool = True
     """Whether buckets are sent during the backward pass. Otherwise they are sent after it."""
     streams: Count = 1
-    """Number of all-reduces that may be under way at a time (gloo has 2)."""
-
-
-class Ddp(Bucketed):
-    """Data parallel, as PyTorch's DistributedDataParallel does it. After the forward pass, the backward pass goes from
-    the last layer to the first. Gradients are collected in buckets. Each bucket is all-reduced as soon as it is full.
-    At the end the optimizer runs."""
-
-    template: Literal["ddp"]
-
-
-class Fsdp(Training):
-    """Fully sharded data parallel: each rank stores a part of the parameters. The parameters of a block are gathered
-    before each pass over the block. The gradients of a block are reduced and scattered after its backward pass."""
-
-    template: Literal["fsdp"]
-    prefetch: Annotated[StrictInt, Field(ge=0)] = 1
-    """Number of blocks whose parameters are gathered ahead."""
-    reshard: StrictBool = True
-    """Whether the parameters are gathered again for the backward pass. Otherwise they are gathered once in a step."""
-
-
-class Split(Bucketed):
-    """Training in which ranks send each other the results of blocks, `activations` bytes per block."""
-
-    activations: Bytes | None = None
-    """Bytes of the activations that a block passes on. Default: the activations of the named model for `batch`
-    samples."""
+    """Number of all-reduces that may be under way at a time (gloo has 2). Buckets use streams in turn."""
 
     @model_validator(mode="after")
-    def _something_is_sent(self) -> Split:
-        if self.activations is None and not (self.model and load_model(self.model).activations):
-            raise ValueError("the size of a block's activations is missing; add e.g. activations: 64 MiB")
+    def _layers_or_model(self) -> Ddp:
+        if (self.layers is None) == (self.model is None):
+            raise ValueError("a workload needs either 'layers' or a 'model'; write e.g. model: gpt2, gpu: h100")
+        if self.layers == ():
+            raise ValueError("the list has no layer; write at least one, e.g. {parameters: 4 MiB, backward: 1 ms}")
         return self
 
-    def handed_on(self, itemsize: int) -> int:
-        """Return the bytes of activations that a block passes on, for a `dtype` of `itemsize` bytes."""
-        if self.activations is not None or self.model is None:
-            return self.activations or 0
-        return load_model(self.model).activations * self.batch * itemsize
-
-
-class TensorParallel(Split):
-    """Tensor parallel: `degree` neighbouring ranks share each block. Each pass over a block has two all-reduces of
-    `activations`."""
-
-    template: Literal["tensor_parallel"]
-    degree: Count
-    """Number of neighbouring ranks that share each block."""
-
-
-class Pipeline(Split):
-    """Pipeline parallel: the blocks are divided into `stages` equal parts, which run on different ranks. The batch is
-    divided into `microbatches`. Each stage runs one forward and one backward pass in turn (1F1B), each with one
-    microbatch."""
-
-    template: Literal["pipeline"]
-    stages: Annotated[StrictInt, Field(ge=2)]
-    """Number of parts into which the model is divided."""
-    microbatches: Count
-    """Number of parts into which the batch is divided. The times of layers are times for one part."""
-
-
-class Moe(Split, ExpertKernel):
-    """Mixture of experts. In each pass over a block, neighbouring ranks exchange `activations` in two all_to_alls: one
-    before the experts and one after. With `moe` they dispatch and combine its tokens in place of that."""
-
-    template: Literal["moe"]
-    experts: Duration
-    """Time of the experts in a forward pass if all experts get equally many tokens. A backward pass takes twice as
-    long."""
-    degree: Count | None = None
-    """Number of neighbouring ranks that exchange tokens. Default: all ranks."""
-    skew: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
-    """How unevenly tokens are divided. The k-th rank of a group gets a number of tokens in proportion to k^(−skew).
-    With 0 all ranks get equally many. Profiles with `kernels` refuse other values."""
+    def timed(self, itemsize: int) -> list[Layer]:
+        """Return the layers with their times, in forward order. A named model has `itemsize` bytes per parameter."""
+        if self.model is None:
+            given = [layer for layer in self.layers or () for _ in range(layer.times)]
+            return [
+                Layer(f"layer{i}", (la.parameters,) if la.parameters else (), la.forward, la.backward)
+                for i, la in enumerate(given)
+            ]
+        speed = gpus()[self.gpu or ""] * self.efficiency  # a multiply-add is two FLOP, a backward pass two forward ones
+        layers = []
+        for row in load_model(self.model).rows:
+            forward = round(2 * row.macs * self.batch * PS_PER_S / speed)
+            layers.append(Layer(row.name, tuple(size * itemsize for size in row.tensors), forward, 2 * forward))
+        return layers
 
 
 class Composition(Model):
@@ -313,7 +216,8 @@ class Operations(Model):
 
 
 SMALL: Final = ("mean", "softmax", "argmax", "scatter", "gather", "broadcast")
-TEMPLATES: Final = ("training", "ddp", "fsdp", "tensor_parallel", "pipeline", "moe", *SMALL, "operations")
+SAID_BY: Final = {"fsdp": "sharding: fsdp", "tensor_parallel": "tp: 8", "pipeline": "pp: 4", "moe": "ep: 8"}
+TEMPLATES: Final = ("training", "ddp", *SMALL, "operations")
 
 
 def _template(value: object) -> str:
@@ -329,17 +233,15 @@ def _known(value: object) -> object:
     if not isinstance(value, dict) or "template" not in value:
         raise ValueError("a workload needs a template; write e.g. workload: {template: ddp, model: gpt2, gpu: h100}")
     if value["template"] not in TEMPLATES:
-        raise ValueError(f"{value['template']!r} is no template; {did_you_mean(str(value['template']), TEMPLATES)}")
+        name = str(value["template"])
+        said = f"write template: training, with parallel: {{{SAID_BY[name]}}}" if name in SAID_BY else None
+        raise ValueError(f"{value['template']!r} is no template; {said or did_you_mean(name, TEMPLATES)}")
     return value
 
 
 Workload = Annotated[
     Annotated[TrainingStep, Tag("<training>")]
     | Annotated[Ddp, Tag("<ddp>")]
-    | Annotated[Fsdp, Tag("<fsdp>")]
-    | Annotated[TensorParallel, Tag("<tensor_parallel>")]
-    | Annotated[Pipeline, Tag("<pipeline>")]
-    | Annotated[Moe, Tag("<moe>")]
     | Annotated[Composition, Tag("<small>")]
     | Annotated[Operations, Tag("<operations>")],
     Discriminator(_template),

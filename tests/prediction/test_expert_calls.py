@@ -101,25 +101,6 @@ def test_an_operation_is_the_call(executor: str) -> None:
     assert (step["time_us"], step["wire_bytes"]) == (call["time_us"], call["wire_bytes"])
 
 
-def test_a_step_dispatches_and_combines() -> None:
-    """The template `moe` moves its tokens in each pass over a block; its experts take as long as the fullest rank."""
-    layer = {"parameters": "1 MiB", "forward": "1 ms", "backward": "2 ms"}
-    work = {"template": "moe", "layers": [layer], "activations": "1 MiB", "experts": "1 ms", "executor": "deepep"}
-    times = []
-    for routing in ("uniform", {"zipf": 1.0}):
-        moe = MOE | {"routing": routing}
-        (step,) = simcoll.run({"topology": "hgx-h100", "workload": work | {"moe": moe}})
-        copies = _tokens("moe_dispatch", moe).to_experts(8).sum(axis=0)
-        assert step["compute_us"] == pytest.approx(3000 * (1 + copies.max() / copies.mean()), rel=1e-4)
-        out, back = (
-            simcoll.predict(each, on="hgx-h100", moe=moe, executor="deepep").time_us
-            for each in ("moe_dispatch", "moe_combine")
-        )
-        assert step["exposed_us"] >= 2 * (out + back) * 0.99
-        times.append(step["time_us"])
-    assert times[0] < times[1]
-
-
 def test_what_more_sms_would_do() -> None:
     """`explain` answers with more SMs, uniform routing and other executors as scenarios with these keys do."""
     keys = {"moe": MOE | {"routing": {"zipf": 0.6}}, "on": "hgx-h100"}

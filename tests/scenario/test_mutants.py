@@ -49,7 +49,12 @@ VALID: list[dict[str, Any]] = [
     {
         "topology": {"system": "hgx-h100"},
         "plots": [],
-        "workload": {"template": "tensor_parallel", "degree": 4, "model": "gpt2", "gpu": "h100"},
+        "workload": {
+            "template": "training",
+            "model": {"layers": 2, "hidden": 256, "ffn": 1024, "heads": 4, "vocab": 512},
+            "parallel": {"tp": 4},
+            "batch": {"global": 8, "sequence": 512},
+        },
     },
 ]
 NUMBERS = (0, 1, -1, 2, 3, 5, 7, 9, 64, 1000, 10**6, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.5, 1e-300, 1e300,
@@ -181,14 +186,8 @@ VARIED = {
     "slow": [{"rank": 1, "factor": 2, "probability": 0.5}],
 }
 SHAPE = {"model": "mlp", "gpu": "h100"}
-SPLIT = {"layers": [{"parameters": "1 MiB", "forward": "10 us", "backward": "20 us", "times": 2}],
-         "activations": "1 MiB"}  # fmt: skip
 WORKLOADS: list[dict[str, Any]] = [
     {"template": "ddp", **SHAPE, "bucket_cap": "1 MiB", "streams": 2, "optimizer": "5 us"},
-    {"template": "fsdp", **SHAPE, "prefetch": 2, "reshard": False},
-    {"template": "tensor_parallel", "degree": 2, **SPLIT},
-    {"template": "pipeline", "stages": 2, "microbatches": 3, **SPLIT},
-    {"template": "moe", "experts": "10 us", "degree": 2, "skew": 0.5, **SPLIT},
     *({"template": name, "size": "64 KiB", "local": "3 us"} for name in ("mean", "softmax", "argmax", "scatter")),
     {
         "operations": [

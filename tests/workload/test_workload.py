@@ -22,7 +22,7 @@ from simcoll.scenario import scenario_files
 from simcoll.scenario.scenario import OF_ONE
 from simcoll.topology.graph import Link
 from simcoll.workload.models import load_model, models
-from simcoll.workload.templates import buckets, plan_of
+from simcoll.workload.templates import buckets
 from simcoll.workload.workload_keys import OperationSpec
 
 NAMES = ("all_reduce/ring", "all_reduce/nvls", "all_to_all/direct", "broadcast/chain")
@@ -39,12 +39,6 @@ def alone_ps(collective: str, size: int, algorithm: str = "ring", **more: Any) -
     """How long one collective takes there by itself."""
     keys = {"topology": STAR, "collective": collective, "algorithm": algorithm, "size": f"{size} B", **more}
     return predicted(keys).time_ps
-
-
-def parsed(workload: dict[str, Any]) -> Any:
-    """The template with its keys."""
-    (point,) = points({"topology": STAR, "workload": workload})
-    return point.scenario.workload
 
 
 # --- several operations as one program ---
@@ -152,79 +146,6 @@ def test_a_launch_is_paid_by_every_call(tmp_path: Path) -> None:
     assert found.time_ps - without.time_ps == 6 * 20 * 10**6
 
 
-# --- sharded and split ---
-
-
-def test_fully_sharded_without_prefetch_is_a_sum() -> None:
-    """Blocks gathered one by one when they are needed: everything follows everything else."""
-    found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "optimizer": "1 ms"})
-    gathers, scatters = (alone_ps(name, 4 * 2**20) for name in ("all_gather", "reduce_scatter"))
-    expected = 5 * (MS // 2 + MS) + MS + 10 * gathers + 5 * scatters
-    assert abs(found.time_ps - expected) <= US_100TH
-    kept = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5), "prefetch": 0, "reshard": False})
-    end = forward = 5 * (MS // 2 + gathers)
-    for block in range(1, 6):
-        end = max(end, forward + block * MS) + scatters
-    assert abs(kept.time_ps - end) <= US_100TH
-
-
-def test_prefetching_hides_gathers() -> None:
-    """Where a block takes longer to compute than to gather, only the first gather and the last scatter are seen, and
-    the first of the backward pass, which waits for the last block to be freed."""
-    found = step({"template": "fsdp", "algorithm": "ring", "layers": layers(5, "1 MiB", "5 ms", "5 ms")})
-    gather, scatter = (alone_ps(name, 2**20) for name in ("all_gather", "reduce_scatter"))
-    assert abs(found.time_ps - found.compute_ps - 2 * gather - scatter) <= US_100TH
-
-
-def test_tensor_parallel_blocks_pay_for_every_all_reduce() -> None:
-    """Split over all ranks: a share of the computation, and two all-reduces in each pass over each block."""
-    keys = {"template": "tensor_parallel", "algorithm": "ring", "layers": layers(3), "activations": "2 MiB"}
-    found = step({**keys, "degree": 4})
-    expected = 3 * (MS // 2 + MS) // 4 + 3 * 4 * alone_ps("all_reduce", 2 * 2**20)
-    assert abs(found.time_ps - expected) <= US_100TH
-    assert found.facts["buckets"] == 0
-    assert step({**keys, "degree": 1, "bucket_cap": "1 GiB", "first_bucket": "same"}).facts["buckets"] == 1
-
-
-@pytest.mark.parametrize("microbatches", [1, 2, 4, 9])
-def test_a_pipeline_has_its_bubble(microbatches: int) -> None:
-    """On links that take no time p stages and m microbatches take m + p - 1 passes of each kind."""
-    quick = {**STAR, "link": {"bandwidth": "1000000 TB/s", "latency": "1 ps"}}
-    keys = {"template": "pipeline", "layers": layers(8), "stages": 4, "activations": "1 MiB"}
-    found = step({**keys, "microbatches": microbatches}, topology=quick)
-    assert abs(found.time_ps - (microbatches + 3) * 2 * (MS // 2 + MS)) <= US_100TH
-    assert found.compute_ps == microbatches * 2 * (MS // 2 + MS)
-
-
-def test_a_pipeline_of_one_microbatch_is_a_chain() -> None:
-    """One microbatch goes through all stages and back: what is computed, and a message between any two, twice."""
-    keys = {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 1, "activations": "1 MiB"}
-    message = alone_ps("send_recv", 2**20, "direct", ranks=2)
-    assert abs(step(keys).time_ps - 4 * (MS // 2 + MS) - 6 * message) <= US_100TH
-
-
-def test_experts_pay_for_four_all_to_alls() -> None:
-    """Even tokens: what is computed, and two all-to-alls in each pass over each block."""
-    keys = {"template": "moe", "layers": layers(3), "experts": "1 ms", "activations": "4 MiB", "algorithm": "direct"}
-    plan, _ = plan_of(parsed(keys), 4, 4)
-    without = [work for work in plan.works if work.stream != "gradients"]
-    assert [work.call.collective for work in without if work.call] == ["all_to_all"] * 12
-    assert max(plan.computed_ps()) == 3 * (MS // 2 + MS + 3 * MS)
-
-
-def test_skewed_tokens_take_longer() -> None:
-    """Where one expert gets most tokens, all wait for it; what it sends back is what it got."""
-    keys = {"template": "moe", "layers": layers(3), "experts": "1 ms", "activations": "4 MiB", "algorithm": "auto"}
-    even, skewed = (step({**keys, "skew": skew}) for skew in (0, 1.5))
-    assert skewed.time_ps > 1.5 * even.time_ps
-    assert skewed.compute_ps > even.compute_ps
-    away, back = [work.call for work in skewed.plan.works if work.stream == "experts" and work.call][:2]
-    moved = np.array(away.weights) * away.nbytes / np.array(away.weights).sum(axis=1)[:, None]
-    returned = np.array(back.weights) * back.nbytes / np.array(back.weights).sum(axis=1)[:, None]
-    others = ~np.eye(4, dtype=bool)
-    assert np.allclose(moved.T[others], returned[others], rtol=1e-3)
-
-
 # --- small programs, and plans of one's own ---
 
 
@@ -308,17 +229,6 @@ def test_streams_order_and_names_wait() -> None:
     assert step({"operations": apart}).time_ps == 3 * MS  # a rank waits for its own part only
 
 
-@pytest.mark.parametrize("size", ["8 KiB", "64 MiB"])
-def test_a_pipeline_over_kernels_is_a_chain_of_their_messages(size: str) -> None:
-    """One microbatch goes down the stages and back: what is sent takes what NCCL's send and receive take."""
-    here = {"topology": {"system": "hgx-h100"}, "ranks": 2, "profile": "nccl-hopper", "dtype": "float16"}
-    keys = {"template": "pipeline", "stages": 2, "microbatches": 1, "activations": size, "layers": layers(2)}
-    keys["layers"][0]["parameters"] = "0 B"
-    nbytes = int(size.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[size.split()[1]]
-    sent = alone_ps("send_recv", nbytes, **here)
-    assert abs(step(keys, **here).time_ps - 3 * MS - 2 * sent) < US_100TH
-
-
 def test_operations_have_protocols_of_their_own() -> None:
     """Calls one after the other take what each takes by itself with its protocol."""
     common = {"topology": {"system": "hgx-h100"}, "profile": "nccl-hopper"}
@@ -330,16 +240,10 @@ def test_operations_have_protocols_of_their_own() -> None:
     assert abs(alone[0] - alone[1]) > US_100TH
 
 
-@pytest.mark.parametrize("template", ["ddp", "fsdp", "tensor_parallel", "pipeline", "moe"])
 @pytest.mark.parametrize("sharing", ["fair", "fifo"])
-def test_both_engines_time_every_template_alike(template: str, sharing: str) -> None:
+def test_both_engines_time_a_step_alike(sharing: str) -> None:
     """A step is as long in the event engine as in the fast one, compiled or not, to the picosecond."""
-    more = {
-        "tensor_parallel": {"degree": 2, "activations": "1 MiB"},
-        "pipeline": {"stages": 2, "microbatches": 3, "activations": "1 MiB"},
-        "moe": {"experts": "1 ms", "skew": 1, "degree": 2, "activations": "1 MiB"},
-    }
-    keys = {"template": template, "layers": layers(4, "1 MiB", "100 us", "50 us"), **more.get(template, {})}
+    keys = ddp(4, layers=layers(4, "1 MiB", "100 us", "50 us"))
     fast_one = step(keys, model={"sharing": sharing})
     slow_one = step(keys, model={"sharing": sharing}, engine="event")
     assert (fast_one.engine, slow_one.engine) == ("fast", "event")
@@ -378,17 +282,6 @@ def test_a_step_is_computation_waiting_and_communication(asked: list[tuple[dict[
     assert all(rank.exposed_ps <= 10**6 for rank in overlaps(fast_one))
 
 
-def test_the_bubble_of_a_pipeline_is_no_communication() -> None:
-    """Of 4 stages and 4 microbatches, 3 of 7 slots are a bubble (Narayanan et al., SC'21: (p - 1) / m of the work)."""
-    link = {"bandwidth": "100000 GB/s", "latency": 0}
-    bare = [{"parameters": "0 B", "forward": "1 ms", "backward": "2 ms", "times": 4}]
-    keys = {"template": "pipeline", "stages": 4, "microbatches": 4, "activations": "1 MiB", "layers": bare}
-    found = step(keys, topology={**STAR, "link": link})
-    assert (found.compute_ps, found.waiting_ps) == (12 * MS, 9 * MS)
-    assert found.exposed_ps < MS / 100
-    assert "9 ms is waiting for other ranks (42.9%)" in found.verdict
-
-
 # --- the row, and what is refused ---
 
 
@@ -405,18 +298,6 @@ def test_the_row_of_a_step() -> None:
 @pytest.mark.parametrize(
     ("workload", "said"),
     [
-        (
-            {"template": "tensor_parallel", "layers": layers(4), "degree": 3, "activations": "1 MiB"},
-            "change `degree`",
-        ),
-        (
-            {"template": "pipeline", "layers": layers(4), "stages": 3, "microbatches": 1, "activations": "1 MiB"},
-            "ranks are no multiple of 3; change `stages`",
-        ),
-        (
-            {"template": "pipeline", "layers": layers(3), "stages": 4, "microbatches": 1, "activations": "1 MiB"},
-            "3 blocks are fewer than 4 stages",
-        ),
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [7]}]}, "there is no rank 7"),
         ({"template": "mean", "size": "3 B"}, "3 B is no whole number of float32 elements; write a multiple of 4 B"),
         ({"template": "scatter", "size": "4 MiB", "root": 9}, "test:1:1: workload: there is no rank 9"),
@@ -442,8 +323,7 @@ def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str
         ({"workload": ddp(bucket_cap=25)}, "25 has no unit"),
         ({"workload": ddp(bucket_capp="25 MiB")}, "unknown key 'bucket_capp'"),
         ({"workload": {"template": "ddp", "layers": []}}, "no layer; write at least one"),
-        ({"workload": {"template": "fsdp", "layers": []}}, "no layer; write at least one"),
-        ({"workload": {"template": "fsdp", "layers": layers(2), "bucket_cap": "1 MiB"}}, "choose from: algorithm, "),
+        ({"workload": {"template": "fsdp", "layers": []}}, "write template: training, with parallel: {sharding: fsdp}"),
         ({"workload": {"operations": [{"name": "a", "time": "1 ms", "ranks": []}]}}, "the list has no rank"),
         ({"workload": {"operations": [{"name": "a", "time": "1 ms", "groups": [[0], []]}]}}, "the list has no rank"),
         ({"workload": {"operations": [{"name": "a", "time": "1 ms", "size": "4 MiB"}]}}, "computation has no 'size'"),
@@ -453,7 +333,6 @@ def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str
             {"workload": {"operations": [{"name": n, "time": "1 ms", "after": [m]} for n, m in ("ab", "ba")]}},
             "comes after 'b', which is listed later",
         ),
-        ({"workload": {"template": "pipeline", "layers": layers(4), "stages": 4, "microbatches": 2}}, "activations"),
         ({"collective": "workload", "size": "4 MiB"}, "'workload' is no collective"),
         ({"workload": ddp(algorithm="rring")}, "'rring' is no algorithm"),
     ],
