@@ -18,7 +18,7 @@ from simcoll.explanation.critical_path import CAUSES, LINKED, CriticalPath, Segm
 from simcoll.prediction.lowered_call import executor
 from simcoll.prediction.predict import Prediction, predict
 from simcoll.prediction.predict import row as row_of
-from simcoll.prediction.predictions import LAUNCHING, StepPrediction
+from simcoll.prediction.predictions import LAUNCHING, MEASURED, WAITING, StepPrediction
 from simcoll.prediction.result_rows import ResultRow
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
@@ -26,7 +26,8 @@ from simcoll.workload.plan import Work
 
 MOST_MESSAGES: Final = 10_000_000  # of a point: the times of more need more memory than a usual machine has
 OF_CALLS: Final = {
-    "host": "GPUs wait for the host's launches",
+    "host": "GPUs wait for the host's launches, or for copies",
+    "recorded": "calls of a recording, which take their measured times",
     "launch": "launch of a kernel, before all else",
     "start": "start of NCCL's protocol, once a call, and the rank's own block",
     "spread": "delay of the last of NCCL's channels behind their mean",
@@ -163,7 +164,8 @@ class ExplainedRun:
         if cause == "straggler":
             return cause, f"rank {where}"
         if cause == "computation":
-            return cause, self._tasks[where][1].name.partition(" ")[0]
+            kind, work = self._tasks[where]
+            return {MEASURED: "recorded", WAITING: "host"}.get(kind, cause), work.name.partition(" ")[0]
         return cause, None
 
     def _parts(self, segment: Segment, lead: int) -> Iterator[TimeShare]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from simcoll.scenario.faults import Fault, FaultWindow
 
 
-COMPUTING, LAUNCHING, CALLING = range(3)  # kinds of tasks
+COMPUTING, LAUNCHING, CALLING, MEASURED, WAITING = range(5)  # kinds of tasks; MEASURED: calls of a recording
 
 
 class ProgramRun:

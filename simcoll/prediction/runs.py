@@ -28,6 +28,8 @@ from simcoll.prediction.predictions import (
     CALLING,
     COMPUTING,
     LAUNCHING,
+    MEASURED,
+    WAITING,
     CallPrediction,
     CountedLinks,
     PlannedCall,
@@ -43,7 +45,7 @@ from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.schedule.schedule import StreamedSchedule, split
 from simcoll.topology.graph import Topology
-from simcoll.workload.plan import CollectiveCall, WorkloadPlan
+from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan
 from simcoll.workload.templates import plan_of
 
 
@@ -339,7 +341,7 @@ def _operations(
         if work.call is None:
             operations.append(Operation(ranks, None, np.asarray(work.time_ps, np.int64), after))
             calls.append(None)
-            kinds.append(COMPUTING)
+            kinds.append(MEASURED if work.communicates else COMPUTING if work.kind == COMPUTE else WAITING)
         else:
             call = planned[work.call, work.ranks]
             launch_ps = call.lowered.launch_ps

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcoll.prediction.predictions import CALLING, COMPUTING, Prediction, StepPrediction
+from simcoll.prediction.predictions import CALLING, COMPUTING, MEASURED, Prediction, StepPrediction
 from simcoll.report.point_trace import rank_names
 
 Interval = tuple[int, int]  # begin and end, in ps
@@ -77,7 +77,7 @@ def overlaps(ran: StepPrediction) -> list[RankOverlap]:
     found = []
     counts = np.bincount(ran.tasks.rank, minlength=ran.plan.n)
     for name, tasks in zip(rank_names(ran), np.split(order, np.cumsum(counts)[:-1]), strict=False):
-        of_kind = (tasks[kinds[tasks] == kind] for kind in (COMPUTING, CALLING))
+        of_kind = (tasks[np.isin(kinds[tasks], which)] for which in ((COMPUTING,), (CALLING, MEASURED)))
         computing, calling = (union(zip(begins[part].tolist(), ends[part].tolist(), strict=True)) for part in of_kind)
         found.append(RankOverlap(name, end_ps, computing, calling))
     return found

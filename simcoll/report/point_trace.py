@@ -58,6 +58,11 @@ def kernel_name(ran: Ran) -> str:
     return "_".join(parts)
 
 
+def _measured_kernel(collective: str) -> str:
+    """Return the name of a kernel whose measured time a recording has."""
+    return f"ncclDevKernel_{_KERNELS.get(collective, 'SendRecv')}"
+
+
 def _plain(algorithm: str) -> str:
     """Return the name of an algorithm without its options."""
     return algorithm.partition("(")[0].strip()
@@ -250,7 +255,9 @@ def _doing(prediction: StepPrediction, number: int, rank: int, kind: int) -> tup
     if kind == LAUNCHING:
         return f"launch {work.name}", "launch", {}
     if call is None:
-        return work.name, "compute", {}
+        if work.communicates:
+            return _measured_kernel(work.kind), "kernel", {"collective": work.kind, "operation": work.name}
+        return work.name, work.kind, {}
     lowered, scenario = prediction.calls[call, work.ranks].lowered, prediction.scenario
     ran = _ran(scenario, call.collective, call.nbytes, work.ranks, lowered.algorithm, lowered.protocol)
     return kernel_name(ran), "kernel", {**arguments(ran, rank), "operation": work.name}

@@ -360,6 +360,13 @@ class Scenario(Model):
             raise ValueError("a model needs a GPU to compute on; add e.g. gpu: h100")
         return value.model_copy(update={"gpu": gpu})
 
+    @field_validator("workload")
+    @classmethod
+    def _measured_elsewhere(cls, value: Any, info: ValidationInfo) -> Any:
+        """Forget the measured times of calls on any machine but the one on which they were measured."""
+        elsewhere = getattr(value, "measured_on", None) not in (None, info.data.get("topology"))
+        return value.model_copy(update={"measured_on": None}) if elsewhere else value
+
     @field_validator("collective")
     @classmethod
     def _no_workload_meant(cls, value: str, info: ValidationInfo) -> str:

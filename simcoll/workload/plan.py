@@ -11,7 +11,8 @@ from simcoll.config.numpy_helpers import Array, Numbers, distinct
 from simcoll.schedule.collectives import ALL, NOTHING, collective
 from simcoll.workload.expert_routing import ExpertKernel
 
-COMPUTE: Final = "compute"  # the stream on which a rank computes
+COMPUTE: Final = "compute"  # the stream on which a rank computes; also the kind of computations
+WAITING: Final = ("host", "copy")  # kinds of time that is neither computation nor communication
 NONE: Final = -1  # no operation
 
 
@@ -40,7 +41,8 @@ class CollectiveCall(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One operation: a collective (`call`), or a computation of `time_ps` (one time for all ranks, or one for each).
+    """One operation: a collective (`call`), or a time of `time_ps` (one for all ranks, or one for each). `kind` is what
+    the time is: `compute`, one of WAITING, or the name of a collective that took this time in a recording.
 
     `before` lists the numbers of earlier operations. A rank waits only for those earlier operations in which it takes
     part.
@@ -52,6 +54,12 @@ class Work(NamedTuple):
     time_ps: int | tuple[int, ...]
     call: CollectiveCall | None
     before: tuple[int, ...]
+    kind: str = COMPUTE
+
+    @property
+    def communicates(self) -> bool:
+        """Whether the operation is a collective, simulated or of a measured time."""
+        return self.call is not None or self.kind not in (COMPUTE, *WAITING)
 
 
 class WorkloadPlan:
@@ -75,10 +83,12 @@ class WorkloadPlan:
         ranks: Iterable[int] | None = None,
         after: Iterable[int] = (),
         stream: str = COMPUTE,
+        kind: str = COMPUTE,
     ) -> int:
-        """Add a computation of some ranks (default: all). Return its number, for the `after` of later operations."""
+        """Add a computation, or another time (`kind`, see `Work`), of some ranks (default: all). Return its number, for
+        the `after` of later operations."""
         time = time_ps if isinstance(time_ps, int) else tuple(time_ps)
-        return self._add(name, stream, ranks, time, None, after)
+        return self._add(name, stream, ranks, time, None, after, kind)
 
     def call(
         self,
@@ -100,6 +110,7 @@ class WorkloadPlan:
         time_ps: int | tuple[int, ...],
         call: CollectiveCall | None,
         after: Iterable[int],
+        kind: str = COMPUTE,
     ) -> int:
         members, number = self._all if ranks is None else tuple(ranks), len(self.works)
         where = slice(None) if members is self._all or members == self._all else np.array(members, np.int64)
@@ -108,17 +119,18 @@ class WorkloadPlan:
             before |= {*distinct(self._last[stream][where]).tolist()}
         else:
             self._last[stream] = np.full(self.n, NONE)
-        self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before - {NONE}))))
+        self.works.append(Work(name, stream, members, time_ps, call, tuple(sorted(before - {NONE})), kind))
         self._last[stream][where] = number
         return number
 
     def computed_ps(self) -> list[int]:
-        """Return the total computation time of each rank, in ps."""
-        totals = np.zeros(self.n, np.int64)
+        """Return the total computation time of each rank, in ps, on the stream on which it computes most."""
+        totals: dict[str, Array] = {}
         for work in self.works:
-            if work.call is None:
-                totals[slice(None) if work.ranks is self._all else list(work.ranks)] += work.time_ps
-        found: list[int] = totals.tolist()
+            if work.call is None and work.kind == COMPUTE:
+                total = totals.setdefault(work.stream, np.zeros(self.n, np.int64))
+                total[slice(None) if work.ranks is self._all else list(work.ranks)] += work.time_ps
+        found: list[int] = np.max([np.zeros(self.n, np.int64), *totals.values()], axis=0).tolist()
         return found
 
     def without_communication_ps(self) -> int:
@@ -133,5 +145,6 @@ class WorkloadPlan:
                 ended[before] = at
                 begins = np.maximum(begins, ended[ranks])
                 ended[before] = 0
-            ends.append((ranks, work.call.met(begins) if work.call else begins + np.asarray(work.time_ps, np.int64)))
+            took = 0 if work.communicates else np.asarray(work.time_ps, np.int64)
+            ends.append((ranks, work.call.met(begins) if work.call else begins + took))
         return max((int(at.max()) for _, at in ends), default=0)

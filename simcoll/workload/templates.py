@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -83,10 +84,19 @@ def _groups(operation: OperationSpec, n: int) -> tuple[tuple[int, ...], ...]:
 def _placed(
     plan: WorkloadPlan, spec: Operations, operation: OperationSpec, ranks: tuple[int, ...], after: list[int]
 ) -> int:
-    if operation.collective is None:
-        return plan.compute(
-            operation.name, operation.time or 0, ranks=ranks, after=after, stream=operation.stream or COMPUTE
+    sized = operation.size or operation.collective in ("barrier", *TOKENS)
+    if operation.collective is None or (operation.time is not None and (spec.measured_on or not sized)):
+        kind, stream = (
+            operation.collective or operation.kind,
+            operation.stream or (STREAM if operation.collective else COMPUTE),
         )
+        time: int | list[int] = 0
+        if isinstance(operation.time, dict):
+            listed = sorted(operation.time)
+            time = [operation.time[listed[max(0, bisect.bisect(listed, rank) - 1)]] for rank in ranks]
+        elif operation.time:
+            time = operation.time
+        return plan.compute(operation.name, time, ranks=ranks, after=after, stream=stream, kind=kind)
     algorithm, protocol = operation.algorithm or spec.algorithm, operation.protocol
     call = CollectiveCall(operation.collective, algorithm, operation.size or 0, operation.root, protocol=protocol)
     call = of_tokens(operation, operation.collective) if operation.moe else call

@@ -20,9 +20,11 @@ from simcoll.config.field_types import Count, Duration, OneOf, Share, parsed, te
 from simcoll.config.yaml_tree import BelowError, Model
 from simcoll.errors import did_you_mean
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.topology.topology_keys import TopologySpec
 from simcoll.units import PS_PER_S
 from simcoll.workload.expert_routing import TOKENS, ExpertKernel
 from simcoll.workload.models import gpus, load_model, models
+from simcoll.workload.plan import COMPUTE
 from simcoll.workload.training_keys import TrainingStep
 
 FIRST_BUCKET: Final = 2**20  # bytes: PyTorch's default
@@ -135,15 +137,19 @@ class Composition(Model):
 
 
 class OperationSpec(ExpertKernel):
-    """One operation of a plan: a computation with a `time`, or a `collective`."""
+    """One operation of a plan: a computation with a `time`, or a `collective`. A recorded collective has a `time`, too,
+    see `measured_on`."""
 
     name: str
     """Name of the operation, for the key `after` of later operations."""
     stream: str | None = None
     """Name of a stream. The operations of a rank on one stream run one after the other. Default: one stream for
     computations, and one for collectives."""
-    time: Duration | None = None
-    """Duration of a computation."""
+    time: dict[Annotated[int, Field(ge=0)], Duration] | Duration | None = None
+    """Duration of a computation; of a collective the measured duration, waiting for other ranks included. `{0: 1 ms, 4:
+    2 ms}` gives the times of ranks; a rank that is not listed takes the time of the listed rank below it."""
+    kind: Literal["compute", "host", "copy"] = COMPUTE
+    """What a time without a collective is: computation of the GPU, time of the host, or a copy of memory."""
     collective: Annotated[str, OneOf("collective", lambda: COLLECTIVES)] | None = None
     """Name of a collective."""
     size: Bytes | None = None
@@ -168,18 +174,18 @@ class OperationSpec(ExpertKernel):
 
     @model_validator(mode="after")
     def _one_thing(self) -> OperationSpec:
-        if (self.time is None) == (self.collective is None):
+        if self.time is None and self.collective is None:
             raise ValueError("an operation has either a 'time' or a 'collective'; write one of them")
         if (self.moe is None) == (self.collective in TOKENS) or (self.moe and self.size):
             raise ValueError(f"`moe` is for {' and '.join(TOKENS)}, in place of 'size'; write it there and only there")
-        if self.collective not in (None, "barrier", *TOKENS) and not self.size:
+        if self.collective not in (None, "barrier", *TOKENS) and not self.size and self.time is None:
             raise ValueError("a collective needs 'size'; add e.g. size: 64 MiB")
         if self.ranks is not None and self.groups is not None:
             raise ValueError("an operation has both 'ranks' and 'groups'; keep one of them")
         if () in (self.ranks, self.groups, *(self.groups or ())):
             raise ValueError("the list has no rank; write e.g. ranks: [0, 1], or leave it out for all ranks")
         unused = self.model_fields_set & {"size", "algorithm", "protocol", "root"}
-        if self.time is not None and unused:
+        if self.collective is None and unused:
             raise ValueError(f"a computation has no {min(unused)!r}; leave it out, or write a collective")
         return self
 
@@ -191,6 +197,9 @@ class Operations(Model):
     template: Literal["operations"] = "operations"
     algorithm: str = "auto"
     """Algorithm of the collectives."""
+    measured_on: TopologySpec | None = None
+    """The `topology` on which the times of collectives were measured. There collectives take these times; on any other
+    topology, or if this is left out, they are simulated. The time of a collective without a size holds everywhere."""
     operations: tuple[OperationSpec, ...]
     """The operations, in order."""
 

@@ -1,36 +1,30 @@
-"""Turn the recorded calls of a job into a workload: a step that runs, is explained and varied like any other.
+"""Turn the recorded step of a job into a workload: a step that runs, is explained and varied like any other.
 
-Calls keep their groups, sizes and order. The host's time between two calls becomes computation. It waits for the former
-call if that call's measured end came before the next one, or if it receives a message; else the call runs beside it.
+Calls keep their groups, sizes and order, and computations their measured times. Of recorders that know calls alone, the
+host's time between two calls becomes computation. It waits for the former call if that call's measured end came before
+the next one, or if it receives a message; else the call runs beside it.
 """
 
 from __future__ import annotations
 
+import bisect
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from simcoll.config import yaml_tree
 from simcoll.config.grouping import grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
-from simcoll.formats.recordings.events import Event, Group, Recording, What
+from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.names import DTYPES
 
+COMPUTE: Final = "compute"  # the stream of computations, and their kind
 MOST_OPERATIONS: Final = 20_000
+Members = Mapping[Hashable, tuple[int, ...]]  # the ranks of each group, by its key
 _TORCH: Final = {row.torch: row.name for row in DTYPES}
-
-
-class _Part(NamedTuple):
-    """What a rank does for one call: it computes for `gap` ns, after its former call if `waits`, and makes the call."""
-
-    key: Hashable  # equal for all ranks of the call
-    event: Event
-    ranks: tuple[int, ...]
-    gap: int
-    waits: bool
 
 
 def period(keys: Sequence[Hashable]) -> int:
@@ -46,49 +40,54 @@ def period(keys: Sequence[Hashable]) -> int:
 
 
 def plan(recordings: Sequence[Recording], system: str, gpus: int, notes: ImportLog) -> str:
-    """Return a scenario (YAML) with the last whole step of a job, on as many nodes of `system`, of `gpus` ranks each,
-    as hold it. Raises InputError if the recordings hold no call that simcoll has."""
+    """Return a scenario (YAML) with the recorded step of a job: of calls alone the last whole one. It runs on as many
+    nodes of `system`, of `gpus` ranks each, as hold it. Ranks without a recording are replicas of the given rank below
+    them. Raises InputError if the recordings hold neither a call that simcoll has nor computations."""
     members = _members(recordings)
-    steps = {rec.rank: _step(rec, members) for rec in recordings if rec.rank is not None}
-    steps = {rank: parts for rank, parts in steps.items() if parts}
+    steps = {rec.rank: rec.intervals or _of_calls(rec, members) for rec in recordings if rec.rank is not None}
+    steps = {rank: intervals for rank, intervals in sorted(steps.items()) if intervals}
     if not steps:
         problem = f"{recordings[0].source}: no finished collective and no message that simcoll knows"
         raise InputError(problem, "give dumps of a job that ran a step")
-    n = max(max(part.ranks) for parts in steps.values() for part in parts) + 1
+    calls = [(each.call, each.took) for intervals in steps.values() for each in intervals if each.call]
+    known = [rank for event, _ in calls for rank in _ranks(event, members[event.group.key])]
+    n = max(*known, *steps, *(rec.world - 1 for rec in recordings)) + 1 if known else max(steps) + 1
     if n > len(steps):
-        notes.assume(f"{n - len(steps)} of {n} ranks have no dump: they call what others wait for, and compute alike")
-    operations = _operations(steps, notes)
+        notes.assume(f"{n - len(steps)} of {n} ranks have no recording: each is a replica of the given rank below it")
+    operations = _Merge(steps, n, members, notes).operations()
     dtypes = Counter[str]()
-    for parts in steps.values():
-        for part in parts:
-            for dtype in part.event.what.dtypes[:1]:
-                dtypes[_TORCH.get(dtype, "")] += part.event.what.nbytes(len(part.ranks))
+    for event, _ in calls:
+        for dtype in event.what.dtypes[:1]:
+            dtypes[_TORCH.get(dtype, "")] += event.what.nbytes(len(_ranks(event, members[event.group.key])))
     dtype = max((name for name in dtypes if name), key=lambda name: dtypes[name], default="float32")
-    longest = max(len(parts) for parts in steps.values())
-    notes.read.append(f"{len(steps)} ranks, the last step of {longest} calls a rank, {len(operations)} operations")
+    longest = max(map(len, steps.values()))
+    notes.read.append(f"{len(steps)} ranks, a step of {longest} intervals a rank, {len(operations)} operations")
     nodes = -(-n // gpus)
+    topology = {"system": system, **({"nodes": nodes} if nodes > 1 else {})}
     document = {
         "name": "recorded-step",
-        "topology": {"system": system, **({"nodes": nodes} if nodes > 1 else {})},
+        "topology": topology,
         **({"ranks": n} if n != nodes * gpus else {}),
         "dtype": dtype,
-        "workload": {"operations": operations},
+        "workload": {**({"measured_on": topology} if any(took for _, took in calls) else {}), "operations": operations},
     }
-    remarks = [f"# {line}" for line in ["Made by simcoll import of recorded calls.", *str(notes).splitlines()]]
+    remarks = [f"# {line}" for line in ["Made by simcoll import of a recorded job.", *str(notes).splitlines()]]
     return "\n".join([*remarks, yaml_tree.dump(document, inline=True)])
 
 
-def _members(recordings: Sequence[Recording]) -> dict[tuple[object, ...], tuple[int, ...]]:
+def _members(recordings: Sequence[Recording]) -> Members:
     """Return the ranks of each group: those that files name, else all that recorded calls of it."""
-    seen = defaultdict[tuple[object, ...], set[int]](set)
+    seen = defaultdict[Hashable, set[int]](set)
     for recording in recordings:
-        for group in {event.group for event in recording.events}:
+        events = [*recording.events, *(each.call for each in recording.intervals if each.call)]
+        for group in {event.group for event in events}:
             seen[group.key] |= {*group.ranks} or {recording.rank or 0}
     return {key: tuple(sorted(ranks)) for key, ranks in seen.items()}
 
 
-def _step(recording: Recording, members: dict[tuple[object, ...], tuple[int, ...]]) -> list[_Part]:
-    """Return the last step of a rank. It ends with a call of the rank's largest group, so that steps of ranks match."""
+def _of_calls(recording: Recording, members: Members) -> list[Interval]:
+    """Return the last step of a rank that recorded calls alone: each call on the stream of its group, behind the host's
+    time since the call before. The step ends with a call of the rank's largest group, so that steps of ranks match."""
     events = [event for event in recording.events if event.done and _is_known(event.what)]
     if not events:
         return []
@@ -97,14 +96,16 @@ def _step(recording: Recording, members: dict[tuple[object, ...], tuple[int, ...
     largest = max(sizes, key=lambda group: (sizes[group], group.name))
     end = max(i for i, event in enumerate(events) if event.group is largest) + 1
     begin = max(0, end - length)
-    parts, counted = [], Counter[Hashable]()
+    found, former = list[Interval](), None
     for before, event in zip([None, *events][begin:end], events[begin:end], strict=True):
-        key = _key(event, members[event.group.key], counted)
         ended = before and before.took_us and _ended(before) <= event.created
-        waits = bool(ended or (before and before.what.collective == "recv"))
+        waits = former is not None and bool(ended or (before and before.what.collective == "recv"))
         since = (_ended(before) if ended else before.created) if before else event.created
-        parts.append(_Part(key, event, _ranks(event, members[event.group.key]), max(0, event.created - since), waits))
-    return [part for part in parts if len(part.ranks) > 1]
+        found.append(Interval("host", COMPUTE, max(0, event.created - since), (former or 0,) if waits else ()))
+        if len(_ranks(event, members[event.group.key])) > 1:
+            former = len(found)
+            found.append(Interval(event.what.collective, stream_of(event.group), 0, (former - 1,), event))
+    return found
 
 
 def _is_known(what: What) -> bool:
@@ -124,77 +125,122 @@ def _ranks(event: Event, members: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(members[peer] if known else peer for peer in event.what.peers)
 
 
-def _key(event: Event, members: tuple[int, ...], counted: Counter[Hashable]) -> Hashable:
-    """Return what tells a call of the step from others, alike on all its ranks: which call of the group it is."""
-    pair = _ranks(event, members) if event.what.peers else None
-    counted[event.group.key, pair] += 1
-    return event.group.key, pair, counted[event.group.key, pair]
-
-
-def _operations(steps: dict[int, list[_Part]], notes: ImportLog) -> list[dict[str, Any]]:
-    """Return the operations of all ranks in an order that keeps that of each rank. Equal calls that groups make at the
-    same time are one operation."""
-    places = dict.fromkeys(steps, 0)
-    found: list[dict[str, Any]] = []
-    last: dict[int, str] = {}  # rank -> the operation that is its last call
-    while heads := {rank: parts[places[rank]] for rank, parts in steps.items() if places[rank] < len(parts)}:
-        waiting = defaultdict[Hashable, list[int]](list)
-        for rank, part in heads.items():
-            waiting[part.key].append(rank)
-        ready = [
-            ranks
-            for ranks in waiting.values()
-            if all(other in ranks or places.get(other) is None for other in heads[ranks[0]].ranks)
-        ]
-        if not ready:  # ranks make calls of several groups in several orders: the earliest goes first
-            notes.warn("ranks make their calls in different orders; the plan takes the earliest first")
-            ready = [min(waiting.values(), key=lambda ranks: min(heads[rank].event.created for rank in ranks))]
-        first = heads[ready[0][0]]
-        alike, taken = list[list[int]](), set[int]()
-        for ranks in ready:
-            part = heads[ranks[0]]
-            if _alike(part, first) and not taken & {*part.ranks}:
-                alike.append(ranks)
-                taken |= {*part.ranks}
-        together = [rank for ranks in alike for rank in ranks]
-        groups = [list(heads[ranks[0]].ranks) for ranks in alike]
-        found += _call(groups, {rank: heads[rank] for rank in together}, len(found), last)
-        for rank in together:
-            places[rank] += 1
-            last[rank] = found[-1]["name"]
-        if len(found) > MOST_OPERATIONS:
-            raise InputError(f"a step of more than {MOST_OPERATIONS} operations", "give the dumps of fewer ranks")
-    return found
-
-
-def _alike(one: _Part, other: _Part) -> bool:
-    """Return whether two calls of different groups may be one operation of the plan."""
-    sizes = {part.event.what.nbytes(len(part.ranks)) for part in (one, other)}
-    return len(sizes) == 1 and one.event.what.collective == other.event.what.collective and one.waits == other.waits
-
-
-def _call(
-    groups: list[list[int]], parts: Mapping[int, _Part], number: int, last: Mapping[int, str]
-) -> list[dict[str, Any]]:
-    """Return the computations before a call, one for senders and one for receivers, and the call."""
-    made, after, first = list[dict[str, Any]](), list[str](), next(iter(parts.values()))
-    everyone, what = [rank for group in groups for rank in group], first.event.what
-    for role, mine in grouped(parts.items(), lambda item: item[1].event.what.collective).items():
-        ranks = [rank for rank, _ in mine] if what.peers else everyone
-        before = sorted({last[rank] for rank, part in mine if part.waits and rank in last})
-        if gap := round(statistics.median(part.gap for _, part in mine)):
-            name = f"host {number + len(made)}" if len(ranks) == len(everyone) else f"host {number} {role}"
-            made.append({"name": name, "time": f"{gap} ns", "ranks": ranks, **({"after": before} if before else {})})
-            before = [name]
-        after += before
-    call: dict[str, Any] = {"name": f"{what.collective} {number}", "stream": _stream(first.event.group)}
-    call["collective"] = "send_recv" if what.peers else what.collective
-    if call["collective"] != "barrier":
-        call["size"] = f"{what.nbytes(len(groups[0])) or 1} B"
-    call |= {"ranks": groups[0]} if len(groups) == 1 else {"groups": groups}
-    return [*made, {**call, **({"after": sorted({*after})} if after else {})}]
-
-
-def _stream(group: Group) -> str:
+def stream_of(group: Group) -> str:
     """Return the stream of a group's calls: NCCL has one for each."""
     return f"group {group.description or group.name}"
+
+
+class _Merge:
+    """Merges the intervals of ranks to operations, in an order that keeps that of each rank. Equal work of several
+    ranks is one operation, whose time is the median; so are equal calls that groups make at the same time."""
+
+    def __init__(self, steps: Mapping[int, Sequence[Interval]], n: int, members: Members, notes: ImportLog):
+        self.steps, self.n, self.members, self.notes = steps, n, members, notes
+        given = [*steps]
+        self.like = {rank: given[max(0, bisect.bisect(given, rank) - 1)] for rank in range(n)}  # whose replica it is
+        self.replicas = grouped(range(n), self.like.__getitem__)
+        self.keys = {rank: self._keys(intervals) for rank, intervals in steps.items()}
+        self.made: dict[int, list[str]] = {rank: [] for rank in steps}  # the operation of each interval
+        self.found: list[dict[str, Any]] = []
+
+    def operations(self) -> list[dict[str, Any]]:
+        """Return the operations of all ranks."""
+        while heads := {
+            rank: all_[len(self.made[rank])] for rank, all_ in self.steps.items() if len(all_) > len(self.made[rank])
+        }:
+            working = [rank for rank, head in heads.items() if not head.call]
+            alike = grouped(working, lambda rank: heads[rank]._replace(took=0))
+            for ranks in alike.values() if working else ():
+                self._add(
+                    heads,
+                    ranks,
+                    {"time": f"{round(statistics.median(heads[rank].took for rank in ranks))} ns"},
+                    [sorted(r for rank in ranks for r in self.replicas[rank])],
+                )
+            for calls in () if working else self._ready(heads):
+                self._call(calls, heads)
+            if len(self.found) > MOST_OPERATIONS:
+                raise InputError(f"a step of more than {MOST_OPERATIONS} operations", "give the files of fewer ranks")
+        return self.found
+
+    def _keys(self, intervals: Sequence[Interval]) -> list[Hashable]:
+        """Return what tells each call from others, alike on all its ranks: which call of its group it is."""
+        counted, keys = Counter[Hashable](), list[Hashable]()
+        for each in intervals:
+            if each.call is None:
+                keys.append(None)
+                continue
+            members = self.members[each.call.group.key]
+            key = each.call.group.key, _ranks(each.call, members) if each.call.what.peers else None
+            counted[key] += 1
+            keys.append((key, counted[key]))
+        return keys
+
+    def _ready(self, heads: Mapping[int, Interval]) -> list[list[list[int]]]:
+        """Return the calls that all their ranks have reached, as the given ranks of each: lists of equal calls of
+        disjoint groups. `heads`: the next call of each rank."""
+        waiting = grouped(heads, lambda rank: self.keys[rank][len(self.made[rank])])
+        ready = [ranks for ranks in waiting.values() if {*ranks} >= {*self._group(heads[ranks[0]])} & {*self.steps}]
+        if not ready:  # ranks make calls of several groups in several orders: the earliest goes first
+            self.notes.warn("ranks make their calls in different orders; the plan takes the earliest first")
+            ready = [min(waiting.values(), key=lambda ranks: min(_created(heads[rank]) for rank in ranks))]
+        found = dict[Hashable, list[list[int]]]()
+        for ranks in ready:
+            head, group = heads[ranks[0]], self._group(heads[ranks[0]])
+            kind = _what(head).nbytes(len(group)), _what(head).collective, head.stream, len(group)
+            others = {rank for each in found.get(kind, ()) for rank in self._group(heads[each[0]])}
+            if not others & {*group}:
+                found.setdefault(kind, []).append(ranks)
+        return [*found.values()]
+
+    def _group(self, head: Interval) -> tuple[int, ...]:
+        assert head.call
+        return _ranks(head.call, self.members[head.call.group.key])
+
+    def _call(self, calls: Sequence[Sequence[int]], heads: Mapping[int, Interval]) -> None:
+        """Add one operation of equal calls. Ranks without a recording take part as the ranks whose replicas they are:
+        in a group of theirs, or in one with the same distances."""
+        everyone = [rank for ranks in calls for rank in ranks]
+        groups = [self._group(heads[ranks[0]]) for ranks in calls]
+        taken = {rank for group in groups for rank in group}
+        for group in [*groups]:
+            for shift in range(-min(group), self.n - max(group)):
+                moved = tuple(rank + shift for rank in group)
+                if not taken & {*moved} and all(self.like[r] in everyone and r not in self.steps for r in moved):
+                    groups.append(moved)
+                    taken |= {*moved}
+        what, size = _what(heads[everyone[0]]), _what(heads[everyone[0]]).nbytes(len(groups[0]))
+        took = {rank: heads[rank].took for rank in everyone}
+        call: dict[str, Any] = {"collective": "send_recv" if what.peers else what.collective}
+        if call["collective"] != "barrier" and (size or not all(took.values())):
+            call["size"] = f"{size or 1} B"
+        if all(took.values()):
+            same = len({*took.values()}) == 1
+            call["time"] = f"{took[everyone[0]]} ns" if same else {rank: f"{ns} ns" for rank, ns in took.items()}
+        self._add(heads, everyone, call, groups)
+
+    def _add(
+        self, heads: Mapping[int, Interval], ranks: Sequence[int], what: dict[str, Any], groups: Sequence[Sequence[int]]
+    ) -> None:
+        """Add an operation of the next intervals of given `ranks`."""
+        head = heads[ranks[0]]
+        name = f"{head.name} {len(self.found)}"
+        after = sorted({self.made[rank][before] for rank in ranks for before in heads[rank].after})
+        kind = {"kind": head.kind} if head.kind != COMPUTE and not head.call else {}
+        who = {"groups": [*map(list, groups)]} if len(groups) > 1 else {"ranks": [*groups[0]]}
+        who = {} if [*groups[0]] == [*range(self.n)] else who
+        self.found.append(
+            {"name": name, "stream": head.stream, **kind, **what, **who, **({"after": after} if after else {})}
+        )
+        for rank in ranks:
+            self.made[rank].append(name)
+
+
+def _what(head: Interval) -> What:
+    assert head.call
+    return head.call.what
+
+
+def _created(head: Interval) -> int:
+    assert head.call
+    return head.call.created

@@ -46,7 +46,7 @@ _KINDS: Final = {
 _CAUSES: Final = (
     "#332288", "#CC6677", "#DDCC77", "#88CCEE", "#44AA99", "#117733", "#999933", "#AA4499", "#BBBBBB", "#BBCC33",
     "#882255", "#EE7733", "#997700", "#33BBEE", "#663333", "#9988DD", "#004488", "#EE99AA", "#005500", "#AA5500",
-    "#555555", "#CC0099", "#1B9E77", "#7570B3", "#66A61E", "#A6761D", "#E7298A", "#0077AA",
+    "#555555", "#CC0099", "#1B9E77", "#7570B3", "#66A61E", "#A6761D", "#E7298A", "#0077AA", "#B2182B",
 )  # fmt: skip
 CAUSE_COLORS: Final[Mapping[str, str]] = dict(zip(ALL_CAUSES, _CAUSES, strict=True))
 
