@@ -40,7 +40,14 @@ def period(keys: Sequence[Hashable]) -> int:
 
 
 def plan(recordings: Sequence[Recording], system: str, gpus: int, notes: ImportLog) -> str:
-    """Return a scenario (YAML) with the recorded step of a job: of calls alone the last whole one. It runs on as many
+    """Return the scenario of `document` as YAML, with the notes as comments."""
+    scenario = document(recordings, system, gpus, notes)
+    remarks = [f"# {line}" for line in ["Made by simcoll import of a recorded job.", *str(notes).splitlines()]]
+    return "\n".join([*remarks, yaml_tree.dump(scenario, inline=True)])
+
+
+def document(recordings: Sequence[Recording], system: str, gpus: int, notes: ImportLog) -> dict[str, Any]:
+    """Return a scenario with the recorded step of a job: of calls alone the last whole one. It runs on as many
     nodes of `system`, of `gpus` ranks each, as hold it. Ranks without a recording are replicas of the given rank below
     them. Raises InputError if the recordings hold neither a call that simcoll has nor computations."""
     members = _members(recordings)
@@ -64,15 +71,13 @@ def plan(recordings: Sequence[Recording], system: str, gpus: int, notes: ImportL
     notes.read.append(f"{len(steps)} ranks, a step of {longest} intervals a rank, {len(operations)} operations")
     nodes = -(-n // gpus)
     topology = {"system": system, **({"nodes": nodes} if nodes > 1 else {})}
-    document = {
+    return {
         "name": "recorded-step",
         "topology": topology,
         **({"ranks": n} if n != nodes * gpus else {}),
         "dtype": dtype,
         "workload": {**({"measured_on": topology} if any(took for _, took in calls) else {}), "operations": operations},
     }
-    remarks = [f"# {line}" for line in ["Made by simcoll import of a recorded job.", *str(notes).splitlines()]]
-    return "\n".join([*remarks, yaml_tree.dump(document, inline=True)])
 
 
 def _members(recordings: Sequence[Recording]) -> Members:
@@ -141,6 +146,7 @@ class _Merge:
         self.replicas = grouped(range(n), self.like.__getitem__)
         self.keys = {rank: self._keys(intervals) for rank, intervals in steps.items()}
         self.made: dict[int, list[str]] = {rank: [] for rank in steps}  # the operation of each interval
+        self.groups: dict[Hashable, list[tuple[int, ...]]] = {}  # with those of replicas, by those of given ranks
         self.found: list[dict[str, Any]] = []
 
     def operations(self) -> list[dict[str, Any]]:
@@ -201,9 +207,11 @@ class _Merge:
         """Add one operation of equal calls. Ranks without a recording take part as the ranks whose replicas they are:
         in a group of theirs, or in one with the same distances."""
         everyone = [rank for ranks in calls for rank in ranks]
-        groups = [self._group(heads[ranks[0]]) for ranks in calls]
-        taken = {rank for group in groups for rank in group}
-        for group in [*groups]:
+        own = tuple(self._group(heads[ranks[0]]) for ranks in calls)
+        groups = self.groups.setdefault((own, tuple(everyone)), [])
+        taken = {rank for group in own for rank in group}
+        for group in () if groups else own:
+            groups.append(group)
             for shift in range(-min(group), self.n - max(group)):
                 moved = tuple(rank + shift for rank in group)
                 if not taken & {*moved} and all(self.like[r] in everyone and r not in self.steps for r in moved):
