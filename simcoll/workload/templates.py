@@ -84,7 +84,7 @@ def _groups(operation: OperationSpec, n: int) -> tuple[tuple[int, ...], ...]:
 def _placed(
     plan: WorkloadPlan, spec: Operations, operation: OperationSpec, ranks: tuple[int, ...], after: list[int]
 ) -> int:
-    sized = operation.size or operation.collective in ("barrier", *TOKENS)
+    sized = operation.size or operation.moe or operation.collective == "barrier"
     if operation.collective is None or (operation.time is not None and (spec.measured_on or not sized)):
         kind, stream = (
             operation.collective or operation.kind,
