@@ -124,6 +124,19 @@ def test_calls_of_two_groups_in_two_orders(tmp_path: Path) -> None:
     assert "ranks 0, 2-3 in call 9 of group 0" in document["text"]
 
 
+def test_calls_that_all_made_in_two_orders_are_no_sound_job(tmp_path: Path) -> None:
+    """Calls of two groups that wait for each other on two ranks hang, though all ranks have joined both."""
+
+    def crossed(r: Recorder) -> None:
+        steps(r, tp=True)
+        for group in ("1", "0") if r.rank == 0 else ("0", "1") if r.rank == 1 else ("0",):
+            r.call("all_reduce", 8, group=group, done=False, line=9)
+
+    document = verdict(write(tmp_path / "dumps", 4, crossed, groups=TP))
+    assert document["cause"] == "mismatched order"
+    assert "rank 0 in call 5 of group 1" in document["text"]
+
+
 def test_a_rank_without_a_dump_died_and_its_neighbour_is_an_echo(tmp_path: Path) -> None:
     """Of two ranks that others wait for, the one without a dump is the cause."""
     document = verdict(write(tmp_path / "dumps", 4, echo_in_another_group, groups=TP, skip=[2]))

@@ -83,12 +83,32 @@ CASES = {
         "mixed versions",
         {},
     ),
-    "the first cause wins": (
+    "a variable is unset on a node": (
         NODES
-        + said(1, "transport/net_ib.cc:97 NCCL WARN NET/IB : mlx5_4:1 Got async event : port error", 3)
+        + "".join(said(h, "NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.") for h in (0, 1, 2))
+        + "".join(said(h, "NCCL INFO NCCL_ALGO set by environment to Ring") for h in (0, 2)),
+        "ranks disagree",
+        {"host": "n1"},
+    ),
+    "a device list that fits no device": (
+        NODES
+        + said(0, "NCCL INFO NCCL_IB_HCA set to mlx5_bond_9")
+        + said(0, "NCCL INFO NET/IB : No device found.")
+        + said(0, "NCCL INFO Using network Socket"),
+        "sockets",
+        {},
+    ),
+    "the missing process of an answer of RAS": (
+        "INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 34 on node n1 managing GPU 5\n",
+        "silent process",
+        {"host": "n1", "device": "5"},
+    ),
+    "the surest cause wins": (
+        NODES
         + said(
             0, "transport/net_ib.cc:99 NCCL WARN NET/IB: Got completion with error 12, opcode 0, len 0, vendor err 129"
         )
+        + said(1, "transport/net_ib.cc:97 NCCL WARN NET/IB : mlx5_4:1 Got async event : port error", 3)
         + said(0, "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<4>"),
         "port down",
         {"host": "n1", "device": "mlx5_4:1", "rank": 11},
@@ -154,6 +174,15 @@ def test_a_setting_of_the_log_explains_a_table(tmp_path: Path) -> None:
     assert "That alone predicts" in found["text"]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_forced_protocol_explains_a_table(together: bool, tmp_path: Path) -> None:
+    """A variable of the log explains a table, in the file of the table as in one beside it."""
+    expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB", protocol="LL").busbw
+    log, rows = NODES + said(0, "NCCL INFO NCCL_PROTO set by environment to LL"), table(expected)
+    found = diagnosis(tmp_path, *([log + rows] if together else [log, NODES + rows]))
+    assert (found["cause"], found["confidence"]) == ("forced protocol", "clear"), found["text"]
+
+
 def test_healthy_times_acquit_a_setting(tmp_path: Path) -> None:
     """A variable that is set is no cause, if times are as they should be."""
     expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB").busbw
@@ -217,6 +246,13 @@ def is_healthy(seed: int, folder: Path) -> None:
     made = log_variants.healthy(seed)
     found = diagnosis(folder, made.text)
     assert (found["verdict"], found["machine"], found["nodes"]) == ("healthy", made.machine, made.nodes), found["text"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_a_log_of_windows_is_read(encoding: str, tmp_path: Path) -> None:
+    """PowerShell writes UTF-16, and lines that end in CR LF."""
+    (tmp_path / "job.log").write_bytes(log_variants.healthy(1).text.replace("\n", "\r\n").encode(encoding))
+    assert simcoll.diagnose(tmp_path)["verdict"] == "healthy"
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -25,10 +25,10 @@ _BOARDS: Final = ("SXM", "HBM3", "H200", "B200", "B300", "GB200", "GB300", "H800
 _HOPPER: Final = ("H100", "H200", "H800", "H20", "B200", "B300", "GB200", "GB300")
 _BOARD: Final = 8  # GPUs of a whole board with NVSwitch
 # Variables of which all ranks must have one value, or they disagree about channels and protocols.
-_COMMON: Final = (
+_COMMON: Final = frozenset((
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_NTHREADS", "NCCL_BUFFSIZE",
     "NCCL_NVLS_ENABLE", "NCCL_CROSS_NIC", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_P2P_DISABLE", "NCCL_COLLNET_ENABLE",
-)  # fmt: skip
+))  # fmt: skip
 # Variables that change times, as simcoll models them; the rest of the environment is no explanation.
 _MODELLED: Final = frozenset(NcclEnv.model_fields) - {
     "NCCL_IB_HCA",
@@ -120,6 +120,10 @@ def _why_sockets(facts: LogFacts) -> tuple[str, str, list[Source]]:
         return "no libibverbs", ", because the image has no libibverbs", said["no libibverbs"]
     if "no plugin" in said and cloud:
         return "no plugin", ", because the network plugin was not found", said["no plugin"]
+    if "no device" in said and (listed := facts.env.get("NCCL_IB_HCA")):
+        value, by_host = next(iter(listed.items()))
+        shown = [*list(by_host.values())[:1], *said["no device"]]
+        return "no such nic", f", because no RDMA device fits NCCL_IB_HCA={value}", shown
     if "no device" in said:
         return "no RDMA device", ", because it found no RDMA device", said["no device"]
     return "unknown", "", []
@@ -239,24 +243,31 @@ def _nvls(facts: LogFacts) -> Iterator[Setting]:
 
 
 def _unlike(facts: LogFacts) -> Iterator[Setting]:
-    """Yield releases and variables that differ between nodes. They do not slow a job down, but stop it."""
-    versions: dict[str, dict[str, Source]] = defaultdict(dict)
-    for name, said in facts.versions.items():
-        for version, source in said.items() if name else ():
-            versions[version][name] = source
-    named = {"release": versions, **{name: facts.env.get(name, {}) for name in _COMMON}}
-    for name, values in named.items():
+    """Yield releases and variables that differ between nodes. They do not slow a job down, but stop it. A variable is
+    unset on hosts that show others, and links if any host does."""
+    by_value: dict[str, dict[str, dict[str, Source]]] = {"release": defaultdict(dict)}
+    for host, said in facts.versions.items():
+        for version, source in said.items() if host else ():
+            by_value["release"][version][host] = source
+    others = {host: line for said in facts.env.values() for hosts in said.values() for host, line in hosts.items()}
+    linked = {link.host for link in facts.links} or others.keys()
+    for name in _COMMON & facts.env.keys():
+        by_value[name] = dict(facts.env[name])
+        unset = others.keys() & linked - {host for hosts in by_value[name].values() for host in hosts}
+        if unset:
+            by_value[name]["unset"] = {host: others[host] for host in sorted(unset)}
+    for name, values in by_value.items():
         if len(values) < 2 or len({host for hosts in values.values() for host in hosts}) < 2:
             continue
-        shown = [next(iter(hosts.values())) for hosts in sorted(values.values(), key=len)]
-        listed = ", ".join(sorted(values))
-        host = shown[0].line.host
+        fewest = sorted(values, key=lambda value: len(values[value]))
+        shown = [next(iter(values[value].values())) for value in fewest]
+        listed = ", ".join(f"{value} on {', '.join(list(values[value])[:3])}" for value in fewest)
         if name == "release":
-            text = f"Ranks load different releases of NCCL: {listed}."
-            yield _setting("mixed versions", text, shown, (), host, sure="likely", slows=False)
+            cause, text = "mixed versions", f"Ranks load different releases of NCCL: {listed}."
         else:
-            text = f"{name} differs between nodes: {listed}; ranks then disagree about channels or protocols."
-            yield _setting("ranks disagree", text, shown, (), host, sure="likely", slows=False)
+            cause, text = "ranks disagree", f"{name} differs between nodes ({listed}), so ranks disagree."
+        sure: Confidence = "clear" if name == "release" else "likely"
+        yield _setting(cause, text, shown, (), shown[0].line.host, sure=sure, slows=False)
 
 
 def _variables(facts: LogFacts) -> Iterator[Setting]:
@@ -278,6 +289,7 @@ _CURES: Final = {
     "no plugin": "put the network plugin and its libfabric on LD_LIBRARY_PATH; with NCCL_NET set to the plugin's name "
     "NCCL fails instead of falling back",
     "no RDMA device": "show the NICs to the container (/dev/infiniband); look at ibstat and NCCL_IB_HCA",
+    "no such nic": "unset NCCL_IB_HCA, or name devices that ibstat shows on every node",
     "unknown": "read the lines NET/IB and NET/Plugin of the log (NCCL_DEBUG=INFO) for the reason",
     "gpudirect": "load nvidia-peermem (or use DMA-BUF) there, with the driver's release; look at ACS and IOMMU",
     "far nic": "look at nvidia-smi topo -m: the NIC is farther from the GPU than NCCL_NET_GDR_LEVEL allows; check "

@@ -124,13 +124,10 @@ def _where_else(first: Seen, every: Sequence[Seen]) -> str:
 
 
 def _holds(seen: Seen, facts: LogFacts) -> bool:
-    """Return whether a row that depends on the rest of the log is meant: a missing library of InfiniBand does no harm
-    on one node, or where another network is used; nor do attempts to connect where all ranks met in the end."""
-    if seen.case.cause == "InfiniBand library missing":
+    """Return whether a row that depends on the rest of the log is meant (its `only`)."""
+    if seen.case.only == "sockets":
         return facts.several_nodes and any("Socket" in names for names in facts.networks.values())
-    if seen.case.cause == "connection tried again":
-        return not _is_complete(facts)
-    return True
+    return not (seen.case.only and _is_complete(facts))
 
 
 def _at_the_end(cause: str, facts: LogFacts) -> bool:

@@ -54,8 +54,8 @@ class Finding:
     *sound*: a part of the job is as it should be;
     *harmless*: what people often take for a cause, and what is none;
     *excluded*: a cause that the files rule out, for the reason in `text`.
-    `when` orders findings of one role: seconds, or any number that grows with time. Of causes the earliest wins; open
-    ones come after others, and those that only slow the job down (`slows`) after those that stop it.
+    `when` orders findings of one role: seconds, or any number that grows with time. The surest cause wins,
+    and of equally sure ones the earliest; those that only slow the job down (`slows`) come after those that stop it.
     """
 
     cause: str  # short name, e.g. "gpudirect off"; equal findings have equal names

@@ -32,6 +32,8 @@ class GivenFile:
         data = input_files.unpacked(input_files.bytes_of(self.path, _CURE, name=self.name, pickled=True), self.name)
         if not data.startswith(input_files.PICKLE):
             input_files.check_text(data[:4096], self.name, _CURE)
+            if b"\0" in data[:8]:  # UTF-16, as PowerShell writes it
+                data = input_files.decoded(data, self.name).encode()
         return data
 
     @property

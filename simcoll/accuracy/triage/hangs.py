@@ -8,8 +8,9 @@ before these findings, which therefore have no time (`when`).
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -220,11 +221,15 @@ class Job:
             causes = [self._crossed([wait for wait in blocked if wait.missing])]
         elif absent := [wait for wait in blocked if wait.absent]:
             causes = [self._dead(absent)]
+        elif crossed := _reordered(under_way):
+            causes = [self._crossed(crossed)]
         elif late := [wait for wait in under_way if self._is_stuck(wait)]:
             causes = [self._stuck(late, waits)]
         elif not unlike:
             first = min(under_way, key=lambda wait: wait.since)
-            yield self._sound(f"{first} is under way on {ranks_text(first.waiting)}, and all its ranks have joined it")
+            state = f"{first} is under way on {ranks_text(first.waiting)}, and all its ranks have joined it"
+            cure = "if the job stands still, dump again a minute later: the same call then means a stuck network or kernel"
+            yield replace(self._sound(state), cure=cure)
         yield from [] if unlike else causes
         if unlike or (causes and causes[0].role == "cause"):
             first = min(waits, key=lambda wait: wait.since)
@@ -378,6 +383,18 @@ class Job:
             )
             for rank, event in list(events.items())[:MOST_SHOWN]
         )
+
+
+def _reordered(waits: Sequence[_Wait]) -> list[_Wait]:
+    """Return the unfinished calls of two groups that ranks made in unlike orders, so that on each the later one waits
+    for the earlier one: with those ranks as missing on which it has not started. Empty if there are none."""
+    for one, other in itertools.combinations(waits, 2):
+        pairs = {rank: (one.waiting[rank], other.waiting[rank]) for rank in one.waiting.keys() & other.waiting.keys()}
+        first = {rank: a for rank, (a, b) in pairs.items() if a.created < b.created and not b.started}
+        last = {rank: b for rank, (a, b) in pairs.items() if b.created < a.created and not a.started}
+        if first and last:
+            return [_Wait(one.event, first, {*last}), _Wait(other.event, last, {*first})]
+    return []
 
 
 def _verb(ranks: Collection[int]) -> str:

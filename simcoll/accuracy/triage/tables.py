@@ -29,7 +29,7 @@ KIND: Final = "table"
 _WHOLE: Final = re.compile(  # a whole line of NCCL's log, with a launcher's label
     r"(?:\S{1,60}[>:] ?)?(?:\[[0-9\-:. ]+\] ?)?[\w.\-]{1,253}:[0-9]+:[0-9]+ \[-?[0-9]*\] (?:\S+ )?NCCL "
 )
-_OF_TABLES: Final = re.compile(r"\bnranks\b|version|\bset (?:by environment )?to\b")  # what says more of a table
+_OF_TABLES: Final = re.compile(r"\bnranks[ =]+[0-9]+|version.*")  # what says more of a table
 HALF: Final = 0.5  # share of the error that may remain, if a setting explains a table
 PART: Final = 0.8  # and if it explains a part
 
@@ -42,16 +42,18 @@ def looks(file: GivenFile) -> bool:
 
 
 def _text(file: GivenFile) -> str:
-    """Return a file's text in which lines of NCCL's log that say nothing of a table are empty. Of calls, which name the
-    collective, the first line after each other line stays."""
-    lines, called = file.text().split("\n"), False
+    """Return a file's text in which lines of NCCL's log that say nothing new of a table are empty. Of calls, which name
+    the collective, the first line after each other line stays."""
+    lines, called, said = file.text().split("\n"), False, dict[str, str]()
     for number, line in enumerate(lines):
         if " NCCL " not in line or not _WHOLE.match(line):
             called = called and not line
         elif ": opCount " in line and not called:
             called = True
-        elif not _OF_TABLES.search(line):
+        elif not (found := _OF_TABLES.search(line)) or said.get(found[0][:7]) == found[0]:
             lines[number] = ""
+        else:
+            said[found[0][:7]] = found[0]
     return "\n".join(lines)
 
 
@@ -128,10 +130,9 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     sets = list(case.sets)
     if best and _error(best[1]) <= PART * _error(base):
         setting, under = best
-        explained = under["explained_by"] == "healthy" or _error(under) <= HALF * _error(base)
-        if explained:
+        yield _by_setting(setting, base, under, name, "clear" if under["explained_by"] == "healthy" else "likely")
+        if under["explained_by"] == "healthy" or _error(under) <= HALF * _error(base):
             tables.append(under)
-            yield _by_setting(setting, base, under, name, "clear" if under["explained_by"] == "healthy" else "likely")
             return
         sets += setting.sets
     excluded: Mapping[str, str] = case.notes.get("excluded", {})
@@ -150,6 +151,8 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
         finding = replace(finding, text=f"{finding.text} {shared.text}", evidence=shown)
     yield finding
     for setting, under in tried[: sum(bool(setting.sets) for setting in settings)]:
+        if {*setting.sets} <= {*sets}:
+            continue
         rate = _rate(under)
         why = f"{setting.finding.text} That predicts {rate.expected:.3g} GB/s, you measured {rate.measured:.3g}."
         yield Finding(setting.finding.cause, why, "excluded")

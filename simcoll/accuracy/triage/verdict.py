@@ -75,8 +75,8 @@ def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
 
 
 def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
-    """Return the verdict of all findings: the earliest cause (open ones last), else the surest symptom, else echoes of
-    a failure elsewhere. Healthy if nothing is wrong and something is sound; else unknown."""
+    """Return the verdict of all findings: the surest cause, of equally sure ones the earliest, else the surest symptom,
+    else echoes of a failure elsewhere. Healthy if nothing is wrong and something is sound; else unknown."""
     every = list(findings)
     role = next((role for role in _RANKED if any(finding.role == role for finding in every)), None)
     chosen = sorted((finding for finding in every if finding.role == role), key=lambda f: _order(f, role == "cause"))
@@ -111,9 +111,9 @@ def _told(chosen: Sequence[Finding], wrong: bool) -> list[str]:
     return list(dict.fromkeys(finding.text for finding in chosen))[: 1 if wrong else 2]
 
 
-def _order(finding: Finding, by_time: bool) -> tuple[float, ...]:
+def _order(finding: Finding, is_cause: bool) -> tuple[float, ...]:
     sure = _SURE.index(finding.confidence)
-    return (finding.slows, finding.confidence == "open", finding.when, sure) if by_time else (sure, finding.when)
+    return (finding.slows if is_cause else 0, sure, finding.when)
 
 
 def _machine(case: Case) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from simcoll.config import yaml_tree
 from simcoll.config.yaml_tree import Model
 from simcoll.formats.debug_logs.log_lines import LogLine
 
-Role = Literal["cause", "echo", "harmless"]
+Role = Literal["cause", "echo", "harmless", "sound"]
 MOST_SHAPES: Final = 50_000  # forms of lines that are kept, to bound memory
 _NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
 _LARGE: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9]{4,}|[0-9]+(?:\.[0-9]+){3}")  # of a warning: small numbers are codes
@@ -23,7 +23,7 @@ _LARGE: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9]{4,}|[0-9]+(?:\.[0-9]+){3}")  #
 _WORDS: Final = re.compile(
     r"[nNrR][cC][cC][lL]|[xX]id|XID|[eE]rror|ERROR|ail|FAIL|[cC][uU][dD][aA]|HIP|efa|EFA|OFI|mlx|[nN][vV][lL]ink|shm|"
     r"[mM]emory|OOM|oom|ime[dd]? ?out|imeout|[sS]ignal|egmentation|exitcode|ibv|sharp|nterface|efused|abric|Fatal|ACS|"
-    r"link_|GPU|peermem|peer_mem|[wW]atchdog|libtorch|[mM]ismatch|checked in|memlock|MEMLOCK|Killed|files"
+    r"link_|GPU|peermem|peer_mem|[wW]atchdog|libtorch|[mM]ismatch|checked in|memlock|MEMLOCK|Killed|files|RUNNING|missing rank|wrong"
 )
 
 
@@ -46,6 +46,7 @@ class LineCase(Model):
     sure: Literal["clear", "likely", "open"] = "clear"
     slows: bool = False
     versions: str = ""
+    only: Literal["", "incomplete", "sockets"] = ""
 
     @functools.cached_property
     def found(self) -> re.Pattern[str]:
