@@ -130,7 +130,7 @@ def test_calls_that_all_made_in_two_orders_are_no_sound_job(tmp_path: Path) -> N
     def crossed(r: Recorder) -> None:
         steps(r, tp=True)
         for group in ("1", "0") if r.rank == 0 else ("0", "1") if r.rank == 1 else ("0",):
-            r.call("all_reduce", 8, group=group, done=False, line=9)
+            r.call("all_reduce", 8, group=group, done=False, line=9, time_discovered_started_ns=None)
 
     document = verdict(write(tmp_path / "dumps", 4, crossed, groups=TP))
     assert document["cause"] == "mismatched order"
