@@ -23,7 +23,7 @@ def diagnosis(folder: Path, *texts: str, **keys: Any) -> simcoll.Reply:
 @pytest.mark.parametrize("case", line_cases.cases(), ids=lambda case: f"{case.cause}-{case.role}")
 def test_each_case_is_found_in_its_sample(case: line_cases.LineCase) -> None:
     """Each row of the table fits its sample, and no earlier row does."""
-    found = [line_cases.case_of(line.text) for line in log_lines.lines(case.sample)]
+    found = [line_cases.case_of(line) for line in log_lines.lines(case.sample)]
     assert case in found
 
 

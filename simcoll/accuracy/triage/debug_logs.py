@@ -38,7 +38,7 @@ def looks(file: GivenFile) -> bool:
     if file.data[:1] in (b"{", b"<") or b"\0" in file.data[:1000]:
         return False
     text = file.data[: 200 * _EARLY].decode(errors="replace")
-    return any(case_of(line.text) for line, _ in zip(lines(text), range(_EARLY), strict=False))
+    return any(case_of(line) for line, _ in zip(lines(text), range(_EARLY), strict=False))
 
 
 def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:

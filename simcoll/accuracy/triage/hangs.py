@@ -228,7 +228,7 @@ class Job:
         elif not unlike:
             first = min(under_way, key=lambda wait: wait.since)
             state = f"{first} is under way on {ranks_text(first.waiting)}, and all its ranks have joined it"
-            cure = "if the job stands still, dump again a minute later: the same call then means a stuck network or kernel"
+            cure = "if the job stands still, dump again a minute later: the same call then means that it is stuck"
             yield replace(self._sound(state), cure=cure)
         yield from [] if unlike else causes
         if unlike or (causes and causes[0].role == "cause"):

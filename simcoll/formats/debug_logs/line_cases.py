@@ -23,7 +23,8 @@ _LARGE: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9]{4,}|[0-9]+(?:\.[0-9]+){3}")  #
 _WORDS: Final = re.compile(
     r"[nNrR][cC][cC][lL]|[xX]id|XID|[eE]rror|ERROR|ail|FAIL|[cC][uU][dD][aA]|HIP|efa|EFA|OFI|mlx|[nN][vV][lL]ink|shm|"
     r"[mM]emory|OOM|oom|ime[dd]? ?out|imeout|[sS]ignal|egmentation|exitcode|ibv|sharp|nterface|efused|abric|Fatal|ACS|"
-    r"link_|GPU|peermem|peer_mem|[wW]atchdog|libtorch|[mM]ismatch|checked in|memlock|MEMLOCK|Killed|files|RUNNING|missing rank|wrong"
+    r"link_|GPU|peermem|peer_mem|[wW]atchdog|libtorch|[mM]ismatch|checked in|memlock|MEMLOCK|Killed|files|"
+    r"RUNNING|missing rank|wrong"
 )
 
 
@@ -75,23 +76,25 @@ def cases() -> tuple[LineCase, ...]:
     return yaml_tree.validate(_File, [yaml_tree.read(Path(__file__).with_suffix(".yaml"))])[0].cases
 
 
-def case_of(text: str) -> LineCase | None:
-    """Return the first row that fits a line's text, if any."""
-    return next((case for case in cases() if case.found.search(text)), None)
+def case_of(line: LogLine) -> LineCase | None:
+    """Return the first row that fits a line, if any."""
+    known = line.level is not None or _WORDS.search(line.text)
+    return next((case for case in cases() if case.found.search(line.text)), None) if known else None
+
+
+def shape(line: LogLine) -> str:
+    """Return a line's text without its numbers; of warnings small numbers stay, as they are codes."""
+    return (_NUMBERS if line.level == "INFO" else _LARGE).sub("#", line.text)
 
 
 class CaseCounter:
-    """Finds the cases of lines. Lines that differ in numbers only are compared with the table once."""
+    """Counts the cases of lines."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[int, str | None, str], Seen] = {}  # by row, host, and place that the line names
-        self._shapes: dict[str, LineCase | None] = {}
 
-    def add(self, line: LogLine) -> None:
-        """Count a line, if it is a case."""
-        case = self._case(line)
-        if case is None:
-            return
+    def add(self, line: LogLine, case: LineCase) -> None:
+        """Count a line of a case."""
         place = self._place(case, line.text)
         named = place.get("device", ""), place.get("host", ""), place.get("peer", "").partition("<")[0]
         key = id(case), line.host, "".join(named)
@@ -99,17 +102,6 @@ class CaseCounter:
             self.seen[key].count += 1
         elif len(self.seen) < MOST_SHAPES:
             self.seen[key] = Seen(case, line, place)
-
-    def _case(self, line: LogLine) -> LineCase | None:
-        numbers = _NUMBERS if line.level == "INFO" else _LARGE
-        shape = numbers.sub("#", line.text)
-        if shape not in self._shapes:
-            known = line.level is not None or _WORDS.search(line.text)
-            found = case_of(line.text) if known else None
-            if len(self._shapes) >= MOST_SHAPES:
-                return found
-            self._shapes[shape] = found
-        return self._shapes[shape]
 
     @staticmethod
     def _place(case: LineCase, text: str) -> dict[str, str]:

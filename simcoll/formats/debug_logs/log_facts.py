@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from simcoll.formats.debug_logs.line_cases import CaseCounter
+from simcoll.formats.debug_logs.line_cases import MOST_SHAPES, CaseCounter, LineCase, case_of, shape
 from simcoll.formats.debug_logs.log_lines import RANK_LIST, VARIABLE, VERSION, LogLine, lines
 
 GPU: Final = re.compile(
@@ -87,27 +87,23 @@ class LogFacts:
 def collect(facts: LogFacts, text: str, name: str) -> None:
     """Add what a log says to the facts; `name` is the file's."""
     counter = facts.cases.setdefault(name, CaseCounter())
-    shapes: dict[str, tuple[_Rule, ...]] = {}
+    shapes: dict[str, tuple[LineCase | None, tuple[_Rule, ...]]] = {}  # lines that differ in numbers alone are one
     for line in lines(text):
-        counter.add(line)
+        key = shape(line)
+        case, rules = known = shapes.get(key) or (
+            case_of(line),
+            tuple(rule for rule in _RULES if rule.pattern.search(line.text)) if line.level else (),
+        )
+        if len(shapes) < MOST_SHAPES:
+            shapes[key] = known
+        if case:
+            counter.add(line, case)
         if line.level is None:
             _other(facts, line, name)
-            continue
-        facts.nccl_lines += 1
-        shape = _NUMBER.sub("#", line.text)[:_SHAPE]
-        rules = shapes.get(shape)
-        if rules is None:
-            rules = tuple(rule for rule in _RULES if rule.pattern.search(line.text))
-            if len(shapes) < _MOST_SHAPES:
-                shapes[shape] = rules
+        facts.nccl_lines += line.level is not None
         for rule in rules:
             if match := rule.pattern.search(line.text):
                 rule.note(facts, match, Source(name, line))
-
-
-_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
-_SHAPE: Final = 300
-_MOST_SHAPES: Final = 20_000
 
 
 def _other(facts: LogFacts, line: LogLine, name: str) -> None:
@@ -242,7 +238,7 @@ def _called(facts: LogFacts, match: re.Match[str], source: Source) -> None:
 
 
 def _system(facts: LogFacts, match: re.Match[str], source: Source) -> None:
-    if len(facts.system) < _MOST_SHAPES:
+    if len(facts.system) < MOST_SHAPES:
         facts.system.append(source.line.text)
 
 
