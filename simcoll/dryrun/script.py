@@ -1,0 +1,205 @@
+"""Run a script once for each of some ranks, each in a process of its own, and collect what the ranks do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from simcoll.dryrun import devices, torch_private
+from simcoll.dryrun.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError
+from simcoll.errors import InputError
+
+CURES: Final = (  # words of an error of torch -> what to change
+    ("not linked with support for cuda", "take the device from the data, or write torch.device('cpu')"),
+    ("not compiled with cuda", "guard the line with `if torch.cuda.is_available():`"),
+    ("libcudart", "guard the import, or take an implementation in PyTorch: a dry run has no GPU"),
+    ("data_ptr", "custom kernels need data: call PyTorch's operations in a dry run"),
+    ("cannot access data pointer", "custom kernels need data: call PyTorch's operations in a dry run"),
+    ("data-dependent", "the shape follows from data: give it a fixed size, or make the model smaller"),
+    ("datadependent", "the shape follows from data: give it a fixed size, or make the model smaller"),
+    ("dynamicoutputshape", "the shape follows from data: give it a fixed size, or make the model smaller"),
+    ("no module named", "install the module, or guard its import"),
+    ("triton", "call PyTorch's operations in a dry run: Triton needs a GPU"),
+)  # fmt: skip
+
+
+@dataclass
+class RankRecord:
+    """What one rank did. `marks`: how many parts there were after each step. `memory`: bytes by kind at their peak.
+    `failed`: the place, the problem and the cure of a script that ended in an error."""
+
+    rank: int
+    parts: list[Part] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    fake: bool = False
+    too_large: bool = False
+    failed: tuple[str, str, str] | None = None
+
+
+class StepsDoneError(BaseException):
+    """The script made as many steps as are asked for; no `except Exception` stops it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script with its arguments, on `world` ranks of which `local` share a node. `steps`: after how many it ends."""
+
+    script: str
+    args: tuple[str, ...]
+    world: int
+    local: int
+    steps: int | None = None
+
+
+def record(job: Job, ranks: Sequence[int]) -> dict[int, RankRecord]:
+    """Return what some ranks do. They run for real; if they are too large for that, again without memory. Raises
+    InputError for a script that fails, with the line of the script."""
+    if not Path(job.script).is_file():
+        raise InputError(f"{job.script}: there is no such file", "give the path of a training script")
+    for fake in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            found = _all(job, ranks, fake, Path(folder))
+        if not any(each.too_large for each in found.values()):
+            break
+    for each in found.values():
+        if each.failed:
+            place, problem, cure = each.failed
+            raise InputError(f"{place}: rank {each.rank}: {problem}", cure)
+    return found
+
+
+def _all(job: Job, ranks: Sequence[int], fake: bool, folder: Path) -> dict[int, RankRecord]:
+    """Run the script for all ranks at once."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    torch.set_num_threads(1)
+    children = {}
+    for rank in ranks:
+        (folder / f"runs {rank}").touch()
+    for rank in ranks:
+        pid = os.fork()
+        if not pid:
+            _child(job, rank, fake, folder)
+        children[rank] = pid
+    found = {}
+    for rank, pid in children.items():
+        _, status = os.waitpid(pid, 0)
+        path = folder / f"rank {rank}"
+        if path.exists():
+            found[rank] = pickle.loads(path.read_bytes())
+        else:
+            how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
+            problem = (job.script, f"the process ended with {how}", "see what torch said above; run it on fewer layers")
+            found[rank] = RankRecord(rank, failed=problem)
+    return found
+
+
+def _child(job: Job, rank: int, fake: bool, folder: Path) -> None:
+    """Run the script in a process of its own, write what it did, and end."""
+    status = 1
+    try:
+        os.dup2(2, 1)  # what the script prints goes to stderr
+        sys.stdout = sys.stderr
+        RECORDER.mail = Mailbox(folder, rank)
+        found = run_rank(job, rank, fake)
+        path = folder / f"rank {rank}.part"
+        path.write_bytes(pickle.dumps(found))
+        path.rename(folder / f"rank {rank}")
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
+    """Run the script as one rank, in this process."""
+    sys.argv = [job.script, *job.args]
+    sys.path.insert(0, str(Path(job.script).resolve().parent))
+    failed, too_large = None, False
+    with recording(rank, job.world, job.local, fake, job.steps):
+        try:
+            runpy.run_path(job.script, run_name="__main__")
+        except TooLargeError:
+            too_large = True
+        except StepsDoneError:
+            pass
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                failed = _failed(job, end, f"the script calls sys.exit({end.code!r})")
+        except BaseException as error:
+            failed = _failed(job, error, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    if not failed and not torch.distributed.is_initialized() and not RECORDER.initialized:
+        problem = "the script never calls torch.distributed.init_process_group"
+        failed = (job.script, problem, "call it as under torchrun, e.g. init_process_group('nccl')")
+    return RankRecord(rank, RECORDER.parts, RECORDER.marks, RECORDER.memory, RECORDER.notes, fake, too_large, failed)
+
+
+@contextlib.contextmanager
+def recording(rank: int, world: int, local: int, fake: bool, steps: int | None = None) -> Iterator[None]:
+    """Record what runs inside as one rank of a job."""
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % local),
+        "LOCAL_WORLD_SIZE": str(min(local, world)), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
+        "GROUP_RANK": str(rank // local),
+    }  # fmt: skip
+    RECORDER.rank, RECORDER.fake = rank, fake
+    RECORDER.start()
+    first: list[Any] = []
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:  # on GPUs torch updates all parameters of a kind at once
+            if group.get("foreach", 0) is None and not group.get("fused"):
+                group["foreach"] = True
+        RECORDER.stream.closed()
+        RECORDER.in_optimizer = True
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        RECORDER.stream.closed()
+        RECORDER.in_optimizer = False
+        if not first:
+            first.append(optimizer)
+        if first[0] is optimizer:
+            RECORDER.mark()
+            if steps and len(RECORDER.marks) >= steps:
+                raise StepsDoneError
+
+    torch_private.pretend(rank, world, RECORDER.starts)
+    devices.install(rank % local, local)
+    hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
+    try:
+        with devices.OnCpu(), Recording():
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        RECORDER.mark() if not RECORDER.marks else RECORDER.stream.closed()
+
+
+def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str]:
+    """Return the line of the script at which it failed, the problem, and what to change."""
+    if os.environ.get("SIMCOLL_TRACEBACK"): traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    home = str(Path(job.script).resolve().parent)
+    own = [each for each in frames if str(Path(each.filename).resolve()).startswith(home)]
+    place = f"{own[-1].filename}:{own[-1].lineno}" if own else job.script
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+    words = problem.casefold()
+    cure = next((cure for sign, cure in CURES if sign in words), "run it with torchrun on two ranks to see it fail there")
+    return place, problem, cure

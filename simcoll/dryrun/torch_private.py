@@ -1,0 +1,101 @@
+"""All that the dry run takes of torch beyond its public interface, each with the reason why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+import torch.distributed.device_mesh
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # tensors with a shape and no memory: torch has no
+from torch._subclasses.fake_tensor import FakeTensorMode  # public name for them
+from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the only group that needs no other rank
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # the only way to see every operation
+
+OPS: Final = (  # of torch.distributed.ReduceOp, by the number under which an operation names them
+    *("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"),
+)
+
+
+def fake_mode() -> FakeTensorMode:
+    """Return a mode in which tensors have no memory. Real ones may be mixed in: integers keep their values."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of this class consist of others (DTensor), whose operations will be seen themselves."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
+
+def group_of(named: Any) -> Any:
+    """Return the process group that an operation names: by a script object, or by its name."""
+    if isinstance(named, str):
+        return dist.distributed_c10d._resolve_process_group(named)
+    return named if isinstance(named, dist.ProcessGroup) else dist.ProcessGroup.unbox(named)
+
+
+def reduction(named: Any) -> str:
+    """Return the name of an operation's reduction."""
+    return named if isinstance(named, str) else OPS[int(named.op())]
+
+
+class Done(dist.Work):
+    """The handle of a call, which has its result at once. torch's own handle of the fake group has no future."""
+
+    alive: Final[list[Any]] = []  # torch holds only the half of them that is in C++
+
+    def __init__(self, result: list[torch.Tensor], waited: Callable[[], None]):
+        super().__init__()
+        self.result_, self.waited = result, waited
+        self.alive.append(self)
+
+    def wait(self, timeout: object = None) -> bool:
+        """Say that the current stream waits for the call."""
+        self.waited()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors."""
+        return self.result_
+
+    def get_future(self) -> Any:
+        """Return a future that has the tensors. DDP asks for it, and waits at the end of the backward pass. Nobody can
+        see that wait; the engine of autograd alone tells when the pass ends."""
+        future: Any = torch.futures.Future()
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(self.waited)
+        except RuntimeError:  # no backward pass runs
+            self.waited()
+        future.set_result(self.result_)
+        return future
+
+
+def pretend(rank: int, world: int, started: Callable[[], None]) -> None:
+    """Let every process group be one that needs no other rank, whatever backend is asked for;
+    `started` is called when a script begins. torch offers no way to
+    replace the backends nccl and gloo."""
+    init, new = dist.init_process_group, dist.distributed_c10d.new_group
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        kept = {name: kwargs[name] for name in ("timeout", "group_name", "pg_options") if name in kwargs}
+        kept.pop("pg_options", None)
+        started()
+        init("fake", rank=rank, world_size=world, store=FakeStore(), **kept)
+
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        return new(ranks, timeout, None, None, *args, **kwargs)
+
+    own = {"init_process_group": init_process_group, "new_group": new_group}
+    for module in (dist, dist.distributed_c10d, sys.modules["torch.distributed.device_mesh"]):
+        for name, function in own.items():
+            if hasattr(module, name):
+                setattr(module, name, function)
