@@ -50,6 +50,7 @@ COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the f
         "measure.lab",
         "Run a scenario for real between hosts made on this machine, with links as slow as it says.",
     ),
+    "dryrun": ("dryrun.dryrun", "Predict the step of a PyTorch training script without GPUs."),
     "validate": ("measured_table_commands.validate", "Measure, fit, predict, and report how good predictions are."),
     "import": (
         "convert.import_",

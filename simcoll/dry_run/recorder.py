@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from simcoll.dryrun import torch_private
-from simcoll.dryrun.kernels import Kernel, kernels_of
-from simcoll.dryrun.torch_private import Done, FakeTensor, TorchDispatchMode
+from simcoll.dry_run import torch_private
+from simcoll.dry_run.kernels import Kernel, kernels_of
+from simcoll.dry_run.torch_private import Done, FakeTensor, TorchDispatchMode
 
 Tensor = torch.Tensor
 COMPUTE: Final = "compute"
@@ -189,6 +189,7 @@ class Recorder:
     script: str = ""
     parts: list[Part] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
+    begin: int = 0
     last: dict[str, int] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from simcoll.dryrun.recorder import RECORDER, Event, Stream
+from simcoll.dry_run.recorder import RECORDER, Event, Stream
 
 
 class OnCpu(TorchFunctionMode):

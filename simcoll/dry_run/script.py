@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from simcoll.dryrun import devices, torch_private
-from simcoll.dryrun.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError
+from simcoll.dry_run import devices, torch_private
+from simcoll.dry_run.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError
 from simcoll.errors import InputError
 
 CURES: Final = (  # words of an error of torch -> what to change
@@ -37,12 +38,13 @@ CURES: Final = (  # words of an error of torch -> what to change
 
 @dataclass
 class RankRecord:
-    """What one rank did. `marks`: how many parts there were after each step. `memory`: bytes by kind at their peak.
+    """What one rank did. `marks`: how many parts there were after each step, `begin`: before the first forward pass. `memory`: bytes by kind at their peak.
     `failed`: the place, the problem and the cure of a script that ended in an error."""
 
     rank: int
     parts: list[Part] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
+    begin: int = 0
     memory: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     fake: bool = False
@@ -63,23 +65,24 @@ class Job:
     world: int
     local: int
     steps: int | None = None
+    large: bool = False  # it is known that the script is too large to compute for real
 
 
-def record(job: Job, ranks: Sequence[int]) -> dict[int, RankRecord]:
-    """Return what some ranks do. They run for real; if they are too large for that, again without memory. Raises
-    InputError for a script that fails, with the line of the script."""
+def record(job: Job, ranks: Sequence[int]) -> tuple[dict[int, RankRecord], InputError | None]:
+    """Return what some ranks do, and the error of a script that fails, with the line of the script. The ranks run for
+    real; if they are too large for that, again without memory. Raises InputError if there is no script."""
     if not Path(job.script).is_file():
         raise InputError(f"{job.script}: there is no such file", "give the path of a training script")
-    for fake in (False, True):
+    for fake in (False, True) if not job.large else (True,):
         with tempfile.TemporaryDirectory() as folder:
             found = _all(job, ranks, fake, Path(folder))
         if not any(each.too_large for each in found.values()):
             break
-    for each in found.values():
-        if each.failed:
-            place, problem, cure = each.failed
-            raise InputError(f"{place}: rank {each.rank}: {problem}", cure)
-    return found
+    failed = next((each for each in found.values() if each.failed), None)
+    if not failed or not failed.failed:
+        return found, None
+    place, problem, cure = failed.failed
+    return found, InputError(f"{place}: rank {failed.rank}: {problem}", cure)
 
 
 def _all(job: Job, ranks: Sequence[int], fake: bool, folder: Path) -> dict[int, RankRecord]:
@@ -147,7 +150,9 @@ def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
     if not failed and not torch.distributed.is_initialized() and not RECORDER.initialized:
         problem = "the script never calls torch.distributed.init_process_group"
         failed = (job.script, problem, "call it as under torchrun, e.g. init_process_group('nccl')")
-    return RankRecord(rank, RECORDER.parts, RECORDER.marks, RECORDER.memory, RECORDER.notes, fake, too_large, failed)
+    return RankRecord(
+        rank, RECORDER.parts, RECORDER.marks, RECORDER.begin, RECORDER.memory, RECORDER.notes, fake, too_large, failed
+    )
 
 
 @contextlib.contextmanager
@@ -179,16 +184,23 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
             if steps and len(RECORDER.marks) >= steps:
                 raise StepsDoneError
 
+    def begins(module: Any, args: Any) -> None:
+        RECORDER.stream.closed()
+        RECORDER.begin = len(RECORDER.parts)
+        forward.remove()
+
     torch_private.pretend(rank, world, RECORDER.starts)
     devices.install(rank % local, local)
+    forward = register_module_forward_pre_hook(begins)
     hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
     try:
         with devices.OnCpu(), Recording():
             yield
     finally:
-        for hook in hooks:
+        for hook in (*hooks, forward):
             hook.remove()
-        RECORDER.mark() if not RECORDER.marks else RECORDER.stream.closed()
+        for stream in RECORDER.streams:
+            stream.closed()
 
 
 def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str]:

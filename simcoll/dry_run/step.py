@@ -1,0 +1,191 @@
+"""From a script to a plan: record the ranks that differ, give computations their time on the GPU, and merge the ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simcoll.config import yaml_tree
+from simcoll.config.input_files import ImportLog
+from simcoll.dry_run import kernels
+from simcoll.dry_run.recorder import Call, Part
+from simcoll.dry_run.script import RankRecord
+from simcoll.errors import InputError
+from simcoll.formats.recordings import recorded_plan
+from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What
+from simcoll.prediction.predict import predict
+from simcoll.prediction.predictions import Prediction
+from simcoll.scenario import scenario_files
+from simcoll.scenario.profile_choice import peak_of
+from simcoll.schedule.names import DTYPES
+from simcoll.topology.machine_files import load_system
+from simcoll.workload.compute import Compute, Kernels, attentions, compute_of
+
+_KINETO: Final = {row.name: row.torch for row in DTYPES}
+FRAMEWORK: Final = "torchtitan"  # whose attention and launch PyTorch scripts have
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machine of a dry run: `gpus` of each node of `system`, and how they compute."""
+
+    system: str
+    gpus: int
+    compute: Compute
+
+    @classmethod
+    def named(
+        cls, system: str, gpu: str | None = None, kernels: Kernels | None = None, attention: str | None = None,
+        cuda_graphs: bool = False,
+    ) -> Cluster:  # fmt: skip
+        """Return a cluster of a system (a name or a file). Raises InputError for unknown names."""
+        machine = load_system(system)
+        if not (model := gpu or peak_of(machine)):
+            raise InputError(f"{system} does not say which GPU computes", "give it, e.g. --gpu h100")
+        return cls(
+            system,
+            machine.counts.get("gpu") or 1,
+            compute_of(model, FRAMEWORK, kernels, attention, cuda_graphs),
+        )
+
+    @property
+    def assumed(self) -> list[str]:
+        """What a script does not say, in words, with the option that changes each."""
+        way = self.compute
+        attention = next(name for name, each in attentions().items() if each is way.kernel)
+        return [
+            f"computing on {way.gpu}, {way.label} (--gpu)",
+            f"{way.kernels} kernels, {'with' if way.cuda_graphs else 'without'} CUDA graphs: at least "
+            f"{1e6 * way.launch_s / kernels.KERNELS_OF_PASS:.1f} us a kernel (--kernels, --cuda-graphs)",
+            f"attention as in {attention} (--attention)",
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class DryRun:
+    """What a script does on a job's ranks: the records of those that differ, and the step that they make."""
+
+    name: str
+    world: int
+    nodes: int | None
+    cluster: Cluster
+    records: Mapping[int, RankRecord]
+
+    def collectives(self, everyone: bool = False) -> list[dict[str, object]]:
+        """Return the calls of the first rank, or of all that are recorded, as rows, in order of issue."""
+        chosen = self.records if everyone else {0: self.records[min(self.records)]}
+        rows = list[dict[str, object]]()
+        for rank, each in chosen.items():
+            calls = [part.call for part in each.parts if part.call and len(part.call.ranks) > 1]
+            rows += [call.row(rank, order) for order, call in enumerate(calls)]
+        return rows
+
+    @functools.cached_property
+    def steps(self) -> dict[int, tuple[int, int]]:
+        """The first part of each rank's last step, and the one behind its last."""
+        found = {}
+        for rank, each in self.records.items():
+            marks = each.marks if len(each.marks) > 1 else [each.begin, len(each.parts)]
+            found[rank] = (marks[-2], marks[-1])
+        return found
+
+    def step_of(self, rank: int) -> Sequence[Part]:
+        """Return the parts of a rank's last step."""
+        first, end = self.steps[rank]
+        return self.records[rank].parts[first:end]
+
+    @property
+    def flop(self) -> float:
+        """The FLOPs of a step on a rank, on average over those recorded."""
+        return sum(
+            kernels.total_flop(part.kernels) for rank in self.records for part in self.step_of(rank)
+        ) / len(self.records)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """The bytes of the rank that needs most, by kind."""
+        return max((each.memory for each in self.records.values()), key=lambda kinds: sum(kinds.values()))
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks about the script, with the places."""
+        said = Counter[str]()
+        for each in self.records.values():
+            said.update(f"{place}: {text}" if place else text for text, place in each.notes.items())
+        return [*said]
+
+    def recordings(self) -> list[Recording]:
+        """Return the step of each recorded rank."""
+        seconds = functools.cache(lambda shapes: kernels.seconds(Counter(dict(shapes)), self.cluster.compute))
+        groups = dict[tuple[str, tuple[int, ...]], Group]()
+        return [
+            Recording(self.name, rank, world=self.world, intervals=self._intervals(rank, seconds, groups))
+            for rank in self.records
+        ]
+
+    def _intervals(self, rank: int, seconds: Any, groups: dict[tuple[str, tuple[int, ...]], Group]) -> list[Interval]:
+        first, _ = self.steps[rank]
+        found, numbers = list[Interval](), dict[int, int]()
+        for number, part in enumerate(self.step_of(rank), first):
+            if part.call and len(part.call.ranks) == 1:
+                continue
+            after = tuple(numbers[before] for before in part.after if before in numbers)
+            numbers[number] = len(found)
+            if part.call:
+                found.append(Interval(part.call.collective, part.stream, 0, after, _event(part.call, rank, groups)))
+            else:
+                took = round(1e9 * seconds(frozenset(part.kernels.items())))
+                found.append(Interval("optimizer" if part.optimizer else "compute", part.stream, took, after))
+        return found
+
+    @functools.cached_property
+    def plan(self) -> str:
+        """The step as a scenario (YAML)."""
+        log = ImportLog()
+        for line in self.cluster.assumed:
+            log.assume(line)
+        return recorded_plan.plan(self.recordings(), self.cluster.system, self.gpus, log)
+
+    @functools.cached_property
+    def prediction(self) -> Prediction:
+        """The simulated step."""
+        tree = yaml_tree.parse(self.plan, self.name)
+        return predict(scenario_files.points(tree)[0])
+
+    @property
+    def gpus(self) -> int:
+        """The ranks of a node."""
+        return -(-self.world // self.nodes) if self.nodes else min(self.cluster.gpus, self.world)
+
+    @property
+    def mfu(self) -> float:
+        """The share of the GPU's peak that the step's FLOPs reach."""
+        return self.flop / (self.cluster.compute.peak() * self.prediction.time_ps / 1e12)
+
+    def document(self, everyone: bool = False) -> dict[str, object]:
+        """Return the answer as JSON has it."""
+        found = self.prediction
+        return {
+            "step_us": found.time_ps / 1e6,
+            "compute_us": (found.compute_ps or 0) / 1e6,
+            "exposed_us": (found.exposed_ps or 0) / 1e6,
+            "mfu": self.mfu,
+            "memory_GB": {name: nbytes / 1e9 for name, nbytes in self.memory.items()},
+            "ranks": self.world,
+            "recorded": sorted(self.records),
+            "assumed": self.cluster.assumed,
+            "collectives": self.collectives(everyone),
+        }
+
+
+def _event(call: Call, rank: int, groups: dict[tuple[str, tuple[int, ...]], Group]) -> Event:
+    group = groups.setdefault((call.group, call.ranks), Group(call.group, ranks=call.ranks))
+    pair = None
+    if call.peer is not None:
+        ends = (rank, call.peer) if call.collective == "send" else (call.peer, rank)
+        pair = call.ranks.index(ends[0]), call.ranks.index(ends[1])
+    dtypes = (_KINETO.get(call.dtype, ""),)
+    return Event(group, 0, What(call.collective, (), (), dtypes, pair, call.size), call.place, True, 0)
