@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from simcoll.errors import InputError
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
 
 
 def _torch() -> None:
-    try:
-        import torch.distributed
-    except ImportError:
-        raise InputError("a dry run needs torch", "install it, e.g. pip install 'simcoll[torch]'") from None
+    if find_spec("torch") is None:
+        raise InputError("a dry run needs torch", "install it, e.g. pip install 'simcoll[torch]'")
 
 
 def dry_run(

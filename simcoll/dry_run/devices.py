@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from simcoll.dry_run.recorder import RECORDER, Event, Stream
 
 
-class OnCpu(TorchFunctionMode):
+class OnCpu(TorchFunctionMode):  # type: ignore[misc]
     """While it is active, a device `cuda` is the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,7 +66,7 @@ def install(local_rank: int, local_world: int) -> None:
     cuda.set_stream, cuda.empty_cache, cuda.reset_peak_memory_stats, cuda.init = (_constant() for _ in range(4))
     cuda.get_device_name = _constant(lambda: "dry run")
     cuda.get_device_capability, cuda.mem_get_info = _constant(lambda: (9, 0)), _constant(lambda: (2**36, 2**36))
-    torch.Tensor.record_stream = _constant()  # type: ignore[method-assign]
+    torch.Tensor.record_stream = _constant()
 
 
 def _constant(value: Callable[[], Any] = lambda: None) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
-"""What an operation of torch costs on a GPU: matrix products, attention, other FLOPs, and bytes that go through memory."""
+"""What an operation of torch costs on a GPU: matrix products, attention, other FLOPs, bytes that go through memory."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -69,14 +69,15 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def seconds(kernels: Counter[Kernel], compute: Compute) -> float:
+def seconds(kernels: Iterable[tuple[Kernel, int]], compute: Compute) -> float:
     """Return how long kernels take one after the other on a GPU: products and attention by its tables, others by their
     bytes or FLOPs. They are never faster than the CPU launches them."""
-    took = 0.0
+    took, launched = 0.0, 0
     fused = compute.framework.elementwise[compute.kernels] / compute.framework.elementwise["eager"]
-    for kernel, times in kernels.items():
+    for kernel, times in kernels:
         took += times * _one(kernel, compute, fused)
-    return max(took, kernels.total() * compute.launch_s / KERNELS_OF_PASS)
+        launched += times
+    return max(took, launched * compute.launch_s / KERNELS_OF_PASS)
 
 
 def _one(kernel: Kernel, compute: Compute, fused: float) -> float:
@@ -85,11 +86,11 @@ def _one(kernel: Kernel, compute: Compute, fused: float) -> float:
         m, n, k, products = kernel.shape
         return products * compute.gemm_s(m, n, k, kernel.dtype) if products * m * n * k else 0.0
     if kernel.kind == "attention":
-        *shape, causal, backward = kernel.shape
-        return compute.attention_s(*shape, causal=bool(causal), backward=bool(backward))
+        batch, heads, kv_heads, queries, keys, dim, causal, backward = kernel.shape
+        return compute.attention_s(batch, heads, kv_heads, queries, keys, dim, bool(causal), bool(backward))
     return max(kernel.flop / compute.peak(kernel.dtype), fused * through_memory)
 
 
-def total_flop(kernels: Counter[Kernel]) -> float:
+def total_flop(kernels: Iterable[tuple[Kernel, int]]) -> float:
     """Return the FLOPs of all kernels."""
-    return sum(times * kernel.flop for kernel, times in kernels.items())
+    return sum(times * kernel.flop for kernel, times in kernels)

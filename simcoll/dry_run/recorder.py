@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 
@@ -17,7 +17,7 @@ from simcoll.dry_run import torch_private
 from simcoll.dry_run.kernels import Kernel, kernels_of
 from simcoll.dry_run.torch_private import Done, FakeTensor, TorchDispatchMode
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 COMPUTE: Final = "compute"
 NAMES: Final = {  # torch's operations, without what says where the data lie
     "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather", "_allgather_base": "all_gather",
@@ -73,13 +73,13 @@ class Part(NamedTuple):
     stream: str
     after: tuple[int, ...]
     call: Call | None = None
-    kernels: Counter[Kernel] = Counter()
+    kernels: tuple[tuple[Kernel, int], ...] = ()
     optimizer: bool = False
 
 
 class Mailbox:
-    """Small messages of integers between the ranks that are recorded at the same time, as files. Scripts decide by them:
-    pickled objects, shapes, votes."""
+    """Small messages of integers between ranks that are recorded at the same time, as files: pickled objects, shapes
+    and votes, by which scripts decide."""
 
     def __init__(self, folder: Path, rank: int):
         self.folder, self.rank, self.counts = folder, rank, Counter[str]()
@@ -151,7 +151,15 @@ class Stream:
     def closed(self) -> None:
         """End the part that runs."""
         if self.kernels:
-            RECORDER.add(Part(self.name, tuple(sorted(self.waits.values())), None, self.kernels, RECORDER.in_optimizer))
+            RECORDER.add(
+                Part(
+                    self.name,
+                    tuple(sorted(self.waits.values())),
+                    None,
+                    tuple(self.kernels.items()),
+                    RECORDER.in_optimizer,
+                )
+            )
             self.kernels, self.waits = Counter(), {}
 
 
@@ -253,7 +261,7 @@ RECORDER = Recorder()
 _HOME: Final = __file__.rpartition("/")[0]
 
 
-class Recording(TorchDispatchMode):
+class Recording(TorchDispatchMode):  # type: ignore[misc]
     """While it is active, operations of torch are recorded; collectives are answered without other ranks."""
 
     def __init__(self) -> None:
@@ -278,9 +286,7 @@ class Recording(TorchDispatchMode):
         among_fakes = any(issubclass(kind, FakeTensor) for kind in types)
         if name == "_local_scalar_dense":
             return self.scalar(func, args[0])
-        if self.fake is None or not (among_fakes or not types):
-            out = func(*args, **kwargs)
-        elif among_fakes:
+        if self.fake is None or not (among_fakes or not types) or among_fakes:
             out = func(*args, **kwargs)
         else:
             out = self.made(func, args, kwargs)
@@ -298,7 +304,7 @@ class Recording(TorchDispatchMode):
         with self.fake:
             out = func(*args, **kwargs)
         device = kwargs.get("device")
-        kept = not isinstance(out, Tensor) or out.dtype.is_floating_point or out.numel() > LARGEST_INTEGERS
+        kept = not isinstance(out, torch.Tensor) or out.dtype.is_floating_point or out.numel() > LARGEST_INTEGERS
         if kept or (device is not None and torch.device(device).type == "meta"):
             return out
         return func(*args, **kwargs)
@@ -401,12 +407,12 @@ class Recording(TorchDispatchMode):
 
 def bytes_of(tensor: Tensor) -> int:
     """Return the bytes of a tensor's elements."""
-    return tensor.numel() * tensor.element_size()
+    return int(tensor.numel() * tensor.element_size())
 
 
 def flat(value: Any) -> list[Tensor]:
     """Return all tensors of nested lists."""
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return [value]
     return [each for part in value for each in flat(part)] if isinstance(value, list | tuple) else []
 
@@ -424,7 +430,7 @@ def tensors_of(kind: str, given: dict[str, Any]) -> tuple[list[Tensor], list[Ten
 def answer(kind: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], call: Call) -> None:
     """Fill the results as if all ranks had handed in the data of this rank. Of integers that one rank sends the values
     are those that it sent, if it is recorded, too."""
-    if kind == "barrier" or not outputs and kind != "send" or any(isinstance(each, FakeTensor) for each in outputs):
+    if kind == "barrier" or (not outputs and kind != "send") or any(isinstance(each, FakeTensor) for each in outputs):
         return
     mail, whole = RECORDER.mail, not any(each.dtype.is_floating_point for each in (*inputs, *outputs))
     me, single = RECORDER.rank, kind in ("send", "recv", "broadcast", "scatter")

@@ -38,8 +38,8 @@ CURES: Final = (  # words of an error of torch -> what to change
 
 @dataclass
 class RankRecord:
-    """What one rank did. `marks`: how many parts there were after each step, `begin`: before the first forward pass. `memory`: bytes by kind at their peak.
-    `failed`: the place, the problem and the cure of a script that ended in an error."""
+    """What one rank did. `marks`: how many parts there were after each step, `begin`: before the first forward pass.
+    `memory`: bytes by kind at their peak. `failed`: place, problem and cure of a script that ended in an error."""
 
     rank: int
     parts: list[Part] = field(default_factory=list)
@@ -205,7 +205,6 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
 
 def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str]:
     """Return the line of the script at which it failed, the problem, and what to change."""
-    if os.environ.get("SIMCOLL_TRACEBACK"): traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
     home = str(Path(job.script).resolve().parent)
     own = [each for each in frames if str(Path(each.filename).resolve()).startswith(home)]
@@ -213,5 +212,7 @@ def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"
     words = problem.casefold()
-    cure = next((cure for sign, cure in CURES if sign in words), "run it with torchrun on two ranks to see it fail there")
+    cure = next(
+        (cure for sign, cure in CURES if sign in words), "run it with torchrun on two ranks to see it fail there"
+    )
     return place, problem, cure

@@ -1,4 +1,4 @@
-"""From a script to a plan: record the ranks that differ, give computations their time on the GPU, and merge the ranks."""
+"""From the records of ranks to the plan of a step: computations get their time on the GPU, and ranks are merged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simcoll.prediction.predictions import Prediction
 from simcoll.scenario import scenario_files
 from simcoll.scenario.profile_choice import peak_of
 from simcoll.schedule.names import DTYPES
-from simcoll.topology.machine_files import load_system
+from simcoll.topology.topology_builder import load_system
 from simcoll.workload.compute import Compute, Kernels, attentions, compute_of
 
 _KINETO: Final = {row.name: row.torch for row in DTYPES}
@@ -100,9 +100,9 @@ class DryRun:
     @property
     def flop(self) -> float:
         """The FLOPs of a step on a rank, on average over those recorded."""
-        return sum(
-            kernels.total_flop(part.kernels) for rank in self.records for part in self.step_of(rank)
-        ) / len(self.records)
+        return sum(kernels.total_flop(part.kernels) for rank in self.records for part in self.step_of(rank)) / len(
+            self.records
+        )
 
     @property
     def memory(self) -> dict[str, int]:
@@ -119,7 +119,7 @@ class DryRun:
 
     def recordings(self) -> list[Recording]:
         """Return the step of each recorded rank."""
-        seconds = functools.cache(lambda shapes: kernels.seconds(Counter(dict(shapes)), self.cluster.compute))
+        seconds = functools.cache(lambda shapes: kernels.seconds(shapes, self.cluster.compute))
         groups = dict[tuple[str, tuple[int, ...]], Group]()
         return [
             Recording(self.name, rank, world=self.world, intervals=self._intervals(rank, seconds, groups))
@@ -137,7 +137,7 @@ class DryRun:
             if part.call:
                 found.append(Interval(part.call.collective, part.stream, 0, after, _event(part.call, rank, groups)))
             else:
-                took = round(1e9 * seconds(frozenset(part.kernels.items())))
+                took = round(1e9 * seconds(part.kernels))
                 found.append(Interval("optimizer" if part.optimizer else "compute", part.stream, took, after))
         return found
 

@@ -29,7 +29,6 @@ def is_wrapper(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__")
 
 
-
 def group_of(named: Any) -> Any:
     """Return the process group that an operation names: by a script object, or by its name."""
     if isinstance(named, str):
@@ -42,7 +41,7 @@ def reduction(named: Any) -> str:
     return named if isinstance(named, str) else OPS[int(named.op())]
 
 
-class Done(dist.Work):
+class Done(dist.Work):  # type: ignore[misc]
     """The handle of a call, which has its result at once. torch's own handle of the fake group has no future."""
 
     alive: Final[list[Any]] = []  # torch holds only the half of them that is in C++

@@ -4,6 +4,7 @@ find. Usage: gloo_calls.py OUT.json SCRIPT ARGS…, with the environment of torc
 import json
 import runpy
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,12 +20,15 @@ KINDS = {
 
 
 def nbytes(value):
+    """Return the bytes of nested tensors."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     return sum(map(nbytes, value)) if isinstance(value, list | tuple) else 0
 
 
 class Calls(TorchDispatchMode):
+    """Writes down collectives while it is active."""
+
     def __init__(self):
         super().__init__()
         self.rows = []
@@ -50,6 +54,7 @@ class Calls(TorchDispatchMode):
 
     @staticmethod
     def away(given, ranks):
+        """Return whether this rank is not the root."""
         root = given.get("root_rank", given.get("src"))
         return ranks[root] != dist.get_rank()
 
@@ -58,5 +63,4 @@ out, script, *rest = sys.argv[1:]
 sys.argv = [script, *rest]
 with Calls() as calls:
     runpy.run_path(script, run_name="__main__")
-with open(out, "w") as file:
-    json.dump(calls.rows, file)
+Path(out).write_text(json.dumps(calls.rows))

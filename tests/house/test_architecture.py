@@ -21,7 +21,7 @@ HOMES = {  # library: where it may be imported
     "simpy": ["engine/event.py"],
     "matplotlib": ["report/plot/", "api/results.py"],
     "yaml": ["config/yaml_tree.py"],
-    "torch": ["measurement/torch_backend/"],
+    "torch": ["measurement/torch_backend/", "dry_run/"],
     "networkx": [
         "topology/",
         "report/plot/topology.py",
