@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
@@ -13,7 +14,7 @@ from simcoll.config.input_files import ImportLog
 from simcoll.dry_run import kernels
 from simcoll.dry_run.recorder import Call, Part
 from simcoll.dry_run.script import RankRecord
-from simcoll.errors import InputError
+from simcoll.errors import InputError, Place
 from simcoll.formats.recordings import recorded_plan
 from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What
 from simcoll.prediction.predict import predict
@@ -25,6 +26,7 @@ from simcoll.topology.topology_builder import load_system
 from simcoll.workload.compute import Compute, Kernels, attentions, compute_of
 
 _KINETO: Final = {row.name: row.torch for row in DTYPES}
+SCHEMA: Final = "simcoll.dryrun/1"
 FRAMEWORK: Final = "torchtitan"  # whose attention and launch PyTorch scripts have
 
 
@@ -142,18 +144,21 @@ class DryRun:
         return found
 
     @functools.cached_property
+    def scenario(self) -> dict[str, Any]:
+        """The step as the keys of a scenario."""
+        made = recorded_plan.document(self.recordings(), self.cluster.system, self.gpus, ImportLog())
+        return {**made, "name": Path(self.name).stem}
+
+    @property
     def plan(self) -> str:
         """The step as a scenario (YAML)."""
-        log = ImportLog()
-        for line in self.cluster.assumed:
-            log.assume(line)
-        return recorded_plan.plan(self.recordings(), self.cluster.system, self.gpus, log)
+        remarks = ["Made by simcoll dryrun.", *(f"assumed: {line}" for line in self.cluster.assumed)]
+        return "\n".join([*(f"# {line}" for line in remarks), yaml_tree.dump(self.scenario, inline=True)])
 
     @functools.cached_property
     def prediction(self) -> Prediction:
         """The simulated step."""
-        tree = yaml_tree.parse(self.plan, self.name)
-        return predict(scenario_files.points(tree)[0])
+        return predict(scenario_files.points(yaml_tree.located(self.scenario, Place(self.name, 1, 1)))[0])
 
     @property
     def gpus(self) -> int:
@@ -169,6 +174,7 @@ class DryRun:
         """Return the answer as JSON has it."""
         found = self.prediction
         return {
+            "schema": SCHEMA,
             "step_us": found.time_ps / 1e6,
             "compute_us": (found.compute_ps or 0) / 1e6,
             "exposed_us": (found.exposed_ps or 0) / 1e6,
