@@ -186,6 +186,8 @@ class StepSearch:
 
     def _estimated(self, planner: Planner, call: Call) -> int:
         """Return the time of a call by a line through the simulated times of two sizes."""
+        if call.tokens:  # a line through two sizes is not theirs
+            return self.times.time_ps(planner.layout.groups_of(call), call.made(self.spec.algorithm))
         p = planner.spec.parallel
         key = (p.tp, p.cp, p.pp, p.ep, call._replace(nbytes=0))
         if key not in self._calls:

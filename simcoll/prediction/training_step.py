@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -111,9 +112,10 @@ class CallTimes:
                 last, whole = int(self.nodes[ranks].max()) - base, int(self.nodes[-1]) + 1
                 scenario = self._part(min(whole, max(2, 2 ** last.bit_length())))
                 groups = [[rank - base * self.per_node for rank in group] for group in groups]
+            own = dict(call.tokens) if call.tokens else {}
             one = OperationSpec.model_construct(
                 name="call", collective=call.collective, size=call.nbytes, algorithm=call.algorithm,
-                groups=tuple(map(tuple, groups)),
+                groups=tuple(map(tuple, groups)), **own,
             )  # fmt: skip
             once = {"variability": None, "replications": None, "dtype": call.dtype}
             work = Operations.model_construct(operations=(one,))
@@ -193,6 +195,7 @@ def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, objec
     flop = spec.model.flop(spec.batch.sequence) * batch
     again = {"none": 0.0, "selective": spec.model.attention_flop(spec.batch.sequence) / 3 * batch,
              "full": (flop - spec.model.head_flop(spec.batch.sequence) * batch) / 3}[spec.recompute]  # fmt: skip
+    again *= math.ceil(spec.model.layers / spec.recompute_every) / spec.model.layers
     peak = planner.compute.peak(spec.dtypes.compute) * gpus * seconds
     low, high = planner.compute.framework.holds
     known = not planner.compute.lent  # of a GPU without a measured table no published steps were held out

@@ -16,10 +16,12 @@ from simcoll.explanation.explained_run import unheld_messages, works_of_tasks
 from simcoll.explanation.viewer_trace import FAULTS, Arrow, Slice, Spot, Trace, Track, Tracks
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
+from simcoll.prediction.training_step import TrainingPrediction
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import names
 from simcoll.units import exact_us
+from simcoll.workload.training_plan import PARTS
 
 _KERNELS: Final = names.spellings(names.COLLECTIVES, lambda row: row.kernel)
 _RECORDED: Final = names.spellings(names.COLLECTIVES, lambda row: row.torch)
@@ -121,6 +123,8 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
     is too large or has several calls.
     """
     scenario, n = prediction.scenario, prediction.n
+    if isinstance(prediction, TrainingPrediction):
+        return _of_stages(prediction)
     if not scenario.workload and scenario.measure.buckets > 1 and not scenario.measure.async_op:
         raise InputError("a trace shows one call, not several buckets", "trace one: --set measure.buckets=1")
     if transfers:
@@ -148,6 +152,34 @@ def of_prediction(prediction: Prediction, transfers: bool = True) -> Trace:
         return Trace([*tracks, *struck], behind, [], about, names[:n])
     drawn = Tracks(program, timeline, names, owners, shift, count, tracks)
     return Trace([*drawn.tracks, *struck], [*drawn.arrows, *behind], drawn.counters, about, names[:n])
+
+
+def _of_stages(prediction: TrainingPrediction) -> Trace:
+    """Return the trace of a training step: the streams of one rank of each stage, which stands for all its ranks."""
+    timed, layout = prediction.timed, prediction.planner.layout
+    of_stage = [layout.stage(stage) for stage in range(timed.plan.stages)]
+    names = [
+        f"stage {stage} (rank {ranks[0]}, and {len(ranks) - 1} more alike)" for stage, ranks in enumerate(of_stage)
+    ]
+    tracks: dict[tuple[int, str], Track] = {}
+    spots: list[Spot] = []
+    for number, each in enumerate(timed.plan.operations):
+        track = tracks.setdefault((each.stage, each.stream), Track(names[each.stage], each.stream))
+        parts = {f"{part}_us": took / 1e6 for part, took in zip(PARTS, each.costs, strict=True) if took}
+        called = {"collective": each.call.collective, "size_bytes": each.call.nbytes} if each.call else {}
+        kind = "kernel" if each.call else "compute"
+        args = {**parts, **called}
+        track.slices.append(Slice(timed.starts[number], timed.ends[number], each.name, kind, args))
+        spots.append(Spot([*tracks].index((each.stage, each.stream)), timed.starts[number]))
+    arrows = [
+        Arrow(spots[before], spots[number], "behind")
+        for number, each in enumerate(timed.plan.operations)
+        for before in each.before
+        if spots[before].track != spots[number].track
+    ]
+    stage_of = {rank: name for name, ranks in zip(names, of_stage, strict=True) for rank in ranks}
+    about = _about(prediction.scenario, prediction.time_ps, dict(prediction.facts))
+    return Trace([*tracks.values()], arrows, [], about, [stage_of[rank] for rank in range(prediction.n)])
 
 
 def rank_names(prediction: Prediction) -> list[str]:

@@ -40,6 +40,13 @@ class CollectiveCall(NamedTuple):
         return met
 
 
+def of_tokens(spec: ExpertKernel, collective: str) -> CollectiveCall:
+    """Return the call that sends the tokens of `spec` to their experts (`moe_dispatch`), or back (`moe_combine`)."""
+    assert spec.moe
+    own = ExpertKernel.model_construct(moe=spec.moe, executor=spec.executor, sms=spec.sms)
+    return CollectiveCall(collective, "auto", spec.moe.nbytes(collective), tokens=own)
+
+
 class Work(NamedTuple):
     """One operation: a collective (`call`), or a time of `time_ps` (one for all ranks, or one for each). `kind` is what
     the time is: `compute`, one of WAITING, or the name of a collective that took this time in a recording.

@@ -9,7 +9,8 @@ import numpy as np
 
 from simcoll.config.numpy_helpers import Numbers
 from simcoll.errors import wrong
-from simcoll.workload.plan import CollectiveCall
+from simcoll.workload.expert_routing import ExpertKernel
+from simcoll.workload.plan import CollectiveCall, of_tokens
 from simcoll.workload.training_keys import TrainingStep
 
 EXPERTS: Final = {"tp": "etp", "dp": "edp"}  # what stands in an expert's grid of ranks for a dimension
@@ -25,12 +26,14 @@ class Call(NamedTuple):
     dtype: str
     stage: int
     target: int | None = None
+    tokens: ExpertKernel | None = None
 
     def made(self, algorithm: str) -> CollectiveCall:
         """Return the call as a plan has it. A message to another stage goes one way."""
-        return CollectiveCall(
-            self.collective, "direct" if self.dimension == "pp" else algorithm, self.nbytes, dtype=self.dtype
-        )
+        if self.tokens:
+            return of_tokens(self.tokens, self.collective)._replace(dtype=self.dtype)
+        method = "direct" if self.dimension == "pp" else algorithm
+        return CollectiveCall(self.collective, method, self.nbytes, dtype=self.dtype)
 
 
 class Layout(NamedTuple):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from simcoll.errors import wrong
-from simcoll.workload.expert_routing import ExpertKernel
-from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan
+from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan, of_tokens
 from simcoll.workload.workload_keys import Composition, Ddp, Operations, OperationSpec
 
 
@@ -125,13 +124,6 @@ def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, objec
         sent.append(plan.call(f"bucket {number}", call, stream=stream, after=(behind,)))
     plan.compute("optimizer", spec.optimizer, after=sent)
     return plan, {"buckets": len(sent)}
-
-
-def of_tokens(spec: ExpertKernel, collective: str) -> CollectiveCall:
-    """Return the call that sends the tokens of `spec` to their experts (`moe_dispatch`), or back (`moe_combine`)."""
-    assert spec.moe
-    own = ExpertKernel.model_construct(moe=spec.moe, executor=spec.executor, sms=spec.sms)
-    return CollectiveCall(collective, "auto", spec.moe.nbytes(collective), tokens=own)
 
 
 Planned = tuple[WorkloadPlan, dict[str, object]]

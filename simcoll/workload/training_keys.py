@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, StrictBool, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from simcoll.config.field_types import Count, OneOf
@@ -161,6 +169,8 @@ class TrainingStep(Model):
     """The order in which the stages of a pipeline run."""
     recompute: Recompute = "none"
     """What the backward pass computes again to save memory: nothing, the core of attention, or whole blocks."""
+    recompute_every: Count = 1
+    """Only each n-th block is computed again (torchtitan: `selective_ac_option`; fms-fsdp: a share of 1/n)."""
     dtypes: TypesOfData = TypesOfData()
     """Types of numbers."""
     overlap: Overlap = Overlap()
@@ -173,6 +183,10 @@ class TrainingStep(Model):
     """Whether a step that needs more memory than the GPU has is refused."""
     algorithm: str = "auto"
     """Algorithm of the collectives. `auto`: what the library chooses."""
+    executor: Literal["pairwise", "deepep", "low-latency"] = "pairwise"
+    """How tokens move to their experts and back: by an all_to_all, or by a kernel of DeepEP."""
+    sms: Annotated[StrictInt, Field(ge=2, multiple_of=2)] | None = None
+    """Number of SMs of `executor: deepep`."""
 
     @property
     def parameter_type(self) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from simcoll.workload import pipeline_orders
-from simcoll.workload.training_keys import BYTES
+from simcoll.workload.training_keys import BYTES, Recompute
 from simcoll.workload.training_plan import Planner, Unit
 
 STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
@@ -51,9 +51,10 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
     optimizer = state * (whole if sharding == "none" else shared)
     if spec.framework.name in COPIES_WHOLE and sharding == "zero1":
         optimizer += (state - 8) * (whole - shared)
-    most = max((len(held) - any(unit.name == "head" for unit in held) for held in units), default=0)
-    eager = EAGER if planner.compute.kernels == "eager" and spec.recompute != "full" else 1
-    kept = round(eager * _of_block(planner, spec.recompute)) * (most * pipeline_orders.held(*planner.ordered_by, stage))
+    eager = EAGER if planner.compute.kernels == "eager" else 1
+    of_unit = {way: round((1 if way == "full" else eager) * _of_block(planner, way)) for way in get_args(Recompute)}
+    most = max(sum(of_unit[unit.recompute] for unit in held if unit.name != "head") for held in units)
+    kept = most * pipeline_orders.held(*planner.ordered_by, stage)
     working = _working(planner, units)
     return Memory(
         parameters=stored * (shared if sharded else whole),

@@ -9,6 +9,7 @@ each stage, where its time goes.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 from simcoll.units import PS_PER_S
 from simcoll.workload import pipeline_orders
 from simcoll.workload.compute import Compute
+from simcoll.workload.expert_routing import ExpertKernel, ExpertTokens
 from simcoll.workload.pipeline_orders import BACKWARD, FORWARD, WEIGHTS, Turn
 from simcoll.workload.rank_layout import Call, Layout
 from simcoll.workload.training_keys import BYTES, TrainingStep
@@ -37,6 +39,7 @@ from simcoll.workload.transformer import (
 COMPUTE: Final = "compute"  # streams
 SHARDS: Final = "dp"
 BUCKET: Final = 40_000_000  # parameters from which a bucket of gradients is sent: Megatron's default
+WIRE: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "int8", "nvfp4": "int8"}
 OPTIMIZER_BYTES: Final = (
     28  # per parameter: read it, its gradient and two moments; write it and the moments, in float32
 )
@@ -84,9 +87,11 @@ class StepOperation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A block, the embedding or the head on one rank: its operations by phase, and their costs."""
+    """A block, the embedding or the head on one rank: what its backward pass computes again, its operations by phase,
+    and their costs."""
 
     name: str
+    recompute: str
     block: Block
     phases: dict[str, tuple[Operation, ...]]
     cost_of: Callable[[str], Costs]
@@ -95,11 +100,6 @@ class Unit:
     def costs(self) -> dict[str, Costs]:
         """Return the costs by phase."""
         return {phase: self.cost_of(phase) for phase in self.phases}
-
-    @property
-    def parameters(self) -> int:
-        """Return the parameters of one rank, without experts."""
-        return self.block.parameters
 
 
 @dataclass(eq=False)
@@ -242,9 +242,11 @@ class Planner:
         self.activations = "float32" if compute_type == "fp32" else "bfloat16"
         self.ordered_by = spec.schedule.kind, self.stages, self.passes, self.chunks
         self.splits = spec.schedule.kind == "zero-bubble"
+        self.shares = layout.degree("dp") > 1 or layout.degree("edp") > 1
+        self.sharded = self.shares and spec.parallel.sharding in ("fsdp", "hsdp")
         overlap = spec.overlap.tensor
         self.tensor_overlap = compute.tensor_shown < 1 and spec.split.sequence_parallel if overlap is None else overlap
-        self._units: dict[tuple[str, int], Unit] = {}
+        self.made: dict[tuple[str, int, str], Unit] = {}
 
     # --- the model's parts ---
 
@@ -278,19 +280,20 @@ class Planner:
         """Return the parts of the model in a chunk of a stage, in forward order."""
         part, parts = chunk * self.stages + stage, self.stages * self.chunks
         model = self.spec.model
-        kinds = ["embedding"] if part == 0 else []
-        kinds += ["mixture" if model.has_experts(layer) else "dense"
-                  for layer in range(self.layers[part], self.layers[part + 1])]  # fmt: skip
-        kinds += ["head"] if part == parts - 1 else []
-        return [self.unit(kind, stage) for kind in kinds]
+        found = [self.unit("embedding", stage, self.spec.recompute)] if part == 0 else []
+        for layer in range(self.layers[part], self.layers[part + 1]):
+            again = "none" if layer % self.spec.recompute_every else self.spec.recompute
+            found.append(self.unit("mixture" if model.has_experts(layer) else "dense", stage, again))
+        return [*found, *([self.unit("head", stage)] if part == parts - 1 else [])]
 
-    def unit(self, kind: str, stage: int) -> Unit:
+    def unit(self, kind: str, stage: int, recompute: str = "none") -> Unit:
         """Return a part of the model on a stage."""
-        if (kind, stage) not in self._units:
-            self._units[kind, stage] = self._made(kind, stage)
-        return self._units[kind, stage]
+        key = kind, stage, recompute
+        if key not in self.made:
+            self.made[key] = self._made(*key)
+        return self.made[key]
 
-    def _made(self, kind: str, stage: int) -> Unit:
+    def _made(self, kind: str, stage: int, recompute: str) -> Unit:
         spec = self.spec
         given = spec.model, spec.split, spec.batch.micro, spec.batch.sequence
         if kind in ("embedding", "head"):
@@ -298,22 +301,27 @@ class Planner:
             if kind == "head" and spec.model.tied and self.stages == 1:
                 made = made._replace(parameters=spec.model.norm_parameters)
         else:
-            made = block(*given, experts=kind == "mixture", recompute=spec.recompute, types=self.types)
+            made = block(*given, experts=kind == "mixture", recompute=recompute, types=self.types)
         back: tuple[Operation, ...] = (*made.recomputed, *made.backward)
         later = tuple(each for each in back if isinstance(each, Gemm) and each.of_weights) if self.splits else ()
         first = tuple(each for each in back if each not in later) if later else back
         phases = {FORWARD: made.forward, BACKWARD: first, WEIGHTS: later}
-        floors = {FORWARD: 1, BACKWARD: 2 + (spec.recompute == "full"), WEIGHTS: 0}
-        layer = kind in ("dense", "mixture")
-        return Unit(kind, made, phases, lambda phase: self.costs(phases[phase], stage, floors[phase] if layer else 0))
+        floors = {FORWARD: 1, BACKWARD: 2 + (recompute == "full"), WEIGHTS: 0}
+        layered = kind in ("dense", "mixture")
+        return Unit(kind, recompute, made, phases, lambda each: self.costs(phases[each], stage, floors[each] * layered))
 
     # --- costs ---
 
     def costs(self, operations: Sequence[Operation], stage: int, floor: int) -> Costs:
-        """Return the costs of operations that run one after the other, with `floor` launches of a layer's pass."""
-        costs = added(*(self.cost_of(each, stage) for each in operations)) if operations else NOTHING
+        """Return the costs of operations that run one after the other, with `floor` launches of a layer's pass. While
+        the GPU waits for launches anyway, exchanges add nothing."""
+        parts = dict(zip(PARTS, added(*(self.cost_of(each, stage) for each in operations)), strict=True))
         least, gap = (round(floor * seconds * PS_PER_S) for seconds in (self.launch_s, self.compute.gap_s))
-        return added(costs, cost(launch=max(gap, least - sum(costs))))
+        hidden = max(0, least - sum(parts[name] for name in COMPUTING) - gap)
+        parts["launch"] = gap + hidden
+        for name in EXCHANGES:
+            parts[name], hidden = max(0, parts[name] - hidden), max(0, hidden - parts[name])
+        return cost(**parts)
 
     @functools.cached_property
     def launch_s(self) -> float:
@@ -352,8 +360,13 @@ class Planner:
 
     def call_of(self, exchange: Exchange, stage: int) -> Call:
         """Return the call of an exchange."""
-        dtype = "float32" if exchange.times > 1 else self.activations
-        return Call(exchange.dimension, exchange.collective, exchange.nbytes, dtype, stage)
+        spec, kernel, dtype = self.spec, None, "float32" if exchange.times > 1 else self.activations
+        if exchange.tokens:
+            width = spec.model.hidden * self.types.itemsize // 2  # in elements of 2 bytes
+            chosen = {"topk": spec.model.active_experts, "experts": spec.model.experts}
+            moe = ExpertTokens.model_validate({"tokens": exchange.tokens, "hidden": width, **chosen})
+            kernel = ExpertKernel.model_construct(moe=moe, executor=spec.executor, sms=spec.sms)
+        return Call(exchange.dimension, exchange.collective, exchange.nbytes, dtype, stage, tokens=kernel)
 
     def called(self, call: Call) -> int:
         """Return the time of a call."""
@@ -364,9 +377,12 @@ class Planner:
     def planned(self) -> StepPlan:
         """Return the plan of the whole step."""
         came: dict[tuple[str, int, int], list[int]] = {}  # phase, part, micro batch -> what its pass waits for
-        self.gathered = [self._gathered_ahead(stage) for stage in range(self.stages)]
-        self.scattered: list[list[int]] = [[] for _ in range(self.stages)]
         parts = self.stages * self.chunks
+        self.gathered: dict[tuple[int, int], list[list[int]]] = {}  # what the optimizer of the step before has shared
+        if self.spec.parallel.sharding in ("zero1", "zero2") and self.shares and self.spec.overlap.parameters:
+            for stage, chunk in itertools.product(range(self.stages), range(self.chunks)):
+                moves = [self.parameter_calls(stage, part) for part in buckets(self.units(stage, chunk))]
+                self.gathered[stage, chunk] = [self._moved(stage, "gather", calls, ()) for calls in moves]
         orders = pipeline_orders.orders(*self.ordered_by)
         todo = [list(reversed(order)) for order in orders]
         left = [_last_turns(order) for order in orders]
@@ -391,38 +407,37 @@ class Planner:
         return self.plan
 
     def _passed(self, stage: int, turn: Turn, after: list[int], last: bool) -> int:
-        """Add a pass over a chunk; `last` tells whether it is the chunk's last one of its phase."""
+        """Add a pass over a chunk; `last` tells whether it is the chunk's last one of its phase. With ZeRO-3 the pass
+        goes unit by unit: parameters are gathered before a unit, those of the next unit while it computes, and its
+        gradients are scattered after it. Else gradients of the last pass move in buckets."""
+        overlap, sharding = self.spec.overlap, self.spec.parallel.sharding
         units = self.units(stage, turn.chunk)
         ordered = units if turn.phase == FORWARD else units[::-1]
         name = f"{turn.phase} {turn.k}" + (f" of part {turn.chunk}" if self.chunks > 1 else "")
-        if not ordered:  # of stages of equal computation, some may hold nothing
-            return self._computed(stage, turn.phase, name, ordered, after)
-        sharding = self.spec.parallel.sharding
-        ready = BACKWARD if not self.splits else WEIGHTS
-        shards = self.layout.degree("dp") > 1 or self.layout.degree("edp") > 1
-        if sharding in ("fsdp", "hsdp") and shards:
-            return self._sharded(stage, turn, name, ordered, after)
-        reduces = shards and turn.phase == ready and (last or sharding == "zero2")
-        waits = turn.phase == FORWARD and turn.k == 0 and self.gathered[stage]
-        if not (waits or (reduces and self.spec.overlap.gradients)):
-            done = self._computed(stage, turn.phase, name, ordered, after)
-            if reduces:
-                self._reduced(stage, ordered, [done])
-            return done
-        held: list[Unit] = []
-        for number, unit in enumerate(ordered):
-            before = after if number == 0 else ()
-            if waits:
-                before = [*before, *self.gathered[stage].get((turn.chunk, number), ())]
-            held.append(unit)
-            full = reduces and (sum(each.parameters for each in held) >= BUCKET or number == len(ordered) - 1)
-            moved = self.gradient_calls(stage, held) if full else []
-            hidden = self.interference(moved) if moved else 0
-            done = self._computed(stage, turn.phase, name, [unit], before, hidden)
-            if full:
-                self._reduced(stage, held, [done])
-                held = []
-        return done
+        ready = turn.phase == (WEIGHTS if self.splits else BACKWARD)
+        reduces = ready and self.shares and (self.sharded or last or sharding == "zero2")
+        ahead = self.gathered.get((stage, turn.chunk)) if turn.phase == FORWARD and turn.k == 0 else None
+        bucketed = buckets(ordered) if reduces or ahead else [ordered]
+        parts = [[unit] for unit in ordered] if self.sharded else bucketed
+        gathers, passed, scatters = ahead or [], list[int](), list[int]()
+        moves = [self.parameter_calls(stage, part) for part in parts if self.sharded and turn.phase != WEIGHTS]
+        depth = 2 if overlap.parameters else 1  # units whose parameters are there or on their way
+        for number, part in enumerate(parts or [[]]):  # of stages of equal computation, some may hold nothing
+            for wanted in range(len(gathers), min(number + depth, len(moves))):
+                freed = passed[wanted - depth :][:1] if wanted >= depth else after
+                gathers.append(self._moved(stage, "gather", moves[wanted], freed))
+            reduced = self.gradient_calls(stage, part) if reduces else []
+            hidden = [*(moves[number] if moves and overlap.parameters else ()),
+                      *(reduced if overlap.gradients else ())]  # fmt: skip
+            before = [*(() if passed else after), *(gathers[number] if gathers else ())]
+            before += scatters if self.sharded and not overlap.gradients else []
+            passed.append(self._computed(stage, turn.phase, name, part, before, self.interference(hidden)))
+            if self.sharded or overlap.gradients:
+                scatters = self._moved(stage, "reduce", reduced, passed[-1:])
+        if reduces and not (self.sharded or overlap.gradients):
+            for part in parts:
+                self._moved(stage, "reduce", self.gradient_calls(stage, part), passed[-1:])
+        return passed[-1]
 
     def _computed(
         self, stage: int, phase: str, name: str, units: Sequence[Unit], after: Iterable[int], interference: int = 0
@@ -468,15 +483,16 @@ class Planner:
 
     # --- data parallelism ---
 
-    def _call(self, stage: int, dimension: str, collective: str, parameters: int, dtype: str) -> list[Call]:
+    def _call(
+        self, stage: int, dimension: str, collective: str, parameters: int, dtype: str, target: int | None = None
+    ) -> list[Call]:
         """Return the call that moves some parameters or their gradients, or nothing if the group is one rank."""
-        group = self.layout.degree(dimension)
+        group = 2 if target is not None else self.layout.degree(dimension)
         if not parameters or group == 1:
             return []
         unit = BYTES[dtype] * group
         nbytes = -(-parameters * BYTES[dtype] // unit) * unit
-        kind = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "int8", "nvfp4": "int8"}[dtype]
-        return [Call(dimension, collective, nbytes, kind, stage)]
+        return [Call(dimension, collective, nbytes, WIRE[dtype], stage, target)]
 
     def _parameters(self, units: Iterable[Unit]) -> tuple[int, int]:
         found = [(each.block.parameters, each.block.expert_parameters) for each in units]
@@ -507,74 +523,14 @@ class Planner:
         after = [*after]
         return [self.plan.add(kind, kind, stage, SHARDS, cost(dp=self.called(call)), after, call) for call in calls]
 
-    def _reduced(self, stage: int, units: Sequence[Unit], after: Iterable[int]) -> None:
-        """Add the reduction of the gradients of units of one pass, in buckets of at least BUCKET parameters."""
-        held: list[Unit] = []
-        for number, unit in enumerate(units):
-            held.append(unit)
-            if sum(each.parameters for each in held) >= BUCKET or number == len(units) - 1:
-                self.scattered[stage] += self._moved(stage, "reduce", self.gradient_calls(stage, held), after)
-                held = []
-
-    def _gathered_ahead(self, stage: int) -> dict[tuple[int, int], list[int]]:
-        """Add the gathering of parameters that the optimizer of the step before has shared (zero1, zero2). Return what
-        the first forward pass over a unit (chunk, number) waits for."""
-        sharding = self.spec.parallel.sharding
-        if sharding not in ("zero1", "zero2") or not self.spec.overlap.parameters:
-            return {}
-        waits: dict[tuple[int, int], list[int]] = {}
-        for chunk in range(self.chunks):
-            first, held = 0, list[Unit]()
-            units = self.units(stage, chunk)
-            for number, unit in enumerate(units):
-                held.append(unit)
-                if sum(each.parameters for each in held) >= BUCKET or number == len(units) - 1:
-                    moved = self._moved(stage, "gather", self.parameter_calls(stage, held), ())
-                    if moved:
-                        waits[chunk, first] = moved
-                    first, held = number + 1, []
-        return waits
-
-    def _sharded(self, stage: int, turn: Turn, name: str, units: Sequence[Unit], after: list[int]) -> int:
-        """Add a pass over units whose parameters are gathered before, and whose gradients are scattered after it. The
-        parameters of the next unit are gathered while a unit computes."""
-        overlap, passed = self.spec.overlap, list[int]()
-        gathers: dict[int, list[int]] = {}
-        moves = [self.parameter_calls(stage, [unit]) for unit in units]
-
-        def gather(number: int) -> None:
-            if number < len(units) and number not in gathers:
-                ahead = 2 if overlap.parameters else 1
-                freed = passed[number - ahead : number - ahead + 1] if number >= ahead else after
-                gathers[number] = self._moved(stage, "gather", moves[number], freed)
-
-        scatters: list[int] = []
-        gather(0)
-        for number, unit in enumerate(units):
-            if overlap.parameters:
-                gather(number + 1)
-            reduces = self.gradient_calls(stage, [unit]) if turn.phase == BACKWARD else []
-            hidden = [*(moves[number] if overlap.parameters else ()), *(reduces if overlap.gradients else ())]
-            before = [*(after if number == 0 else ()), *gathers[number], *([] if overlap.gradients else scatters)]
-            costs = self.interference(hidden)
-            passed.append(self._computed(stage, turn.phase, name, [unit], before, costs))
-            if reduces:
-                scatters = self._moved(stage, "reduce", reduces, passed[-1:])
-                self.scattered[stage] += scatters
-            if not overlap.parameters:
-                gather(number + 1)
-        return passed[-1]
-
     def _finished(self) -> None:
         """Add the end of the step: gradients of a tied embedding, the optimizer, which waits for all stages (for the
         norm of all gradients), and the gathering of parameters that no forward pass hides."""
         spec, plan = self.spec, self.plan
         tied = []
         if spec.model.tied and self.stages > 1:
-            parameters = self.unit("embedding", 0).parameters
-            unit = BYTES[spec.dtypes.gradients] * 2
-            call = Call("tied", "all_reduce", -(-parameters * BYTES[spec.dtypes.gradients] // unit) * unit,
-                        "float32" if spec.dtypes.gradients == "fp32" else "bfloat16", 0, self.stages - 1)  # fmt: skip
+            (call,) = self._call(0, "tied", "all_reduce", self.unit("embedding", 0).block.parameters,
+                                 spec.dtypes.gradients, self.stages - 1)  # fmt: skip
             tied = [plan.add("tied", "tied", 0, SHARDS, cost(pp=self.called(call)),
                              [*plan.last(0), *plan.last(self.stages - 1)], call)]  # fmt: skip
         over = [*tied, *(number for stage in range(self.stages) for number in plan.last(stage))]
@@ -602,6 +558,16 @@ class Planner:
             return dense + experts
         ways = self.layout.shards if sharding == "hsdp" else self.layout.degree("dp")
         return math.ceil(dense / ways) + math.ceil(experts / self.layout.degree("edp"))
+
+
+def buckets(units: Sequence[Unit]) -> list[list[Unit]]:
+    """Return consecutive units in buckets of at least BUCKET parameters."""
+    found: list[list[Unit]] = [[]] if units else []
+    for unit in units:
+        if sum(each.block.parameters for each in found[-1]) >= BUCKET:
+            found.append([])
+        found[-1].append(unit)
+    return found
 
 
 def _last_turns(order: Sequence[Turn]) -> set[Turn]:

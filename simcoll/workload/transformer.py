@@ -14,6 +14,7 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from simcoll.config.field_types import Count
 from simcoll.config.yaml_tree import Model
+from simcoll.workload.expert_routing import COMBINE, DISPATCH, TOKENS
 
 Matrix = tuple[int, int, Literal["column", "row", "whole"]]
 Some = Annotated[StrictInt, Field(ge=0)]
@@ -252,12 +253,14 @@ class Elementwise(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """A collective among the ranks of one dimension (`tp`, `cp`, `ep`), of `nbytes` as nccl-tests counts them."""
+    """A collective among the ranks of one dimension (`tp`, `cp`, `ep`), of `nbytes` as nccl-tests counts them. It moves
+    so many `tokens` of each rank if it takes them to their experts or back."""
 
     dimension: str
     collective: str
     nbytes: int
     times: int = 1
+    tokens: int = 0
 
 
 class Ring(NamedTuple):
@@ -373,7 +376,7 @@ class _Layer:
         own = _share(self.tokens, self.tp)  # tokens of the rank before tensor-parallel ranks gather them
         routed = own * model.active_experts
         size = routed * model.hidden * self.types.itemsize
-        sent: list[Operation] = [Exchange("ep", "all_to_all", size)] if split.ep > 1 else []
+        out, back = ([Exchange("ep", way, size, tokens=own)] if split.ep > 1 else [] for way in TOKENS)
         gathered: list[Operation] = []
         scattered: list[Operation] = []
         if split.etp > 1:
@@ -388,15 +391,15 @@ class _Layer:
         if model.shared_experts:
             width = model.shared_experts * model.expert_width
             shared = [*self.enter, *self.mlp(width, self.tokens, self.tp), *self.leave]
-        before = [self.of_tokens(2 * model.hidden), router, *shared, permuted, *sent, *gathered]
-        return [*before, *work, *scattered, *sent, self.of_tokens(3 * model.hidden)]
+        before = [self.of_tokens(2 * model.hidden), router, *shared, permuted, *out, *gathered]
+        return [*before, *work, *scattered, *back, self.of_tokens(3 * model.hidden)]
 
     def turned(self, forward: Iterable[Operation]) -> list[Operation]:
         """Return the backward pass of a forward pass: exchanges are mirrored, a multiplication becomes two, one for the
         gradient of its input and one for that of its weights. With sequence parallelism the input of a column-parallel
         layer is gathered again for the gradient of its weights."""
         back: list[Operation] = []
-        mirror = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather", "all_to_all": "all_to_all"}
+        mirror = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather", DISPATCH: COMBINE, COMBINE: DISPATCH}
         operations = list(forward)
         if not self.split.sequence_parallel:  # the sum moves from behind a layer to before it
             operations = self._summed_before(operations)

@@ -15,7 +15,8 @@ from simcoll.scenario.scenario_files import Point, load, points
 from simcoll.workload.compute import compute_of
 from simcoll.workload.rank_layout import layout_of
 from simcoll.workload.training_memory import memory_of
-from simcoll.workload.training_plan import Planner
+from simcoll.workload.training_plan import COMPUTING, NOTHING, Planner, Unit, cost
+from simcoll.workload.transformer import Exchange, Ring
 
 FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
 SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
@@ -37,17 +38,98 @@ def step(hosts: int = 4, topology: Any = None, **keys: Any) -> Any:
     return simcoll.run({"topology": topology or {**FREE, "hosts": hosts}, "workload": spec})[0]
 
 
+def planner(parallel: dict[str, Any], call_ps: int = 0, **keys: Any) -> Planner:
+    """Return the planner of a step of SMALL without launches or ends, each of whose calls takes equally long."""
+    work = {"template": "training", "gpu": "h100", "parallel": parallel, "framework": {"cuda_graphs": True},
+            "batch": {"global": 8, "sequence": 4096}, **keys, "model": {**SMALL, **keys.get("model", {})}}  # fmt: skip
+    (point,) = load_points({"topology": {**FREE, "hosts": 4}, "workload": work})
+    spec = step_of(point.scenario)
+    made = compute_of("h100", cuda_graphs=True)
+    return Planner(spec, layout_of(spec, 4, 4), made, lambda call: call_ps)
+
+
 @pytest.mark.parametrize("kind, chunks", [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
 @pytest.mark.parametrize("passes", [4, 8])
 def test_the_bubble_is_that_of_the_closed_form(kind: str, chunks: int, passes: int) -> None:
-    """With equal stages and free links the bubble is (p − 1) / (m · v + p − 1) of the time."""
-    small = {**SMALL, "vocab": 1}  # the embedding and the head cost next to nothing
-    row = step(
-        model=small, parallel={"pp": 4}, batch={"global": passes, "sequence": 4096},
-        schedule={"kind": kind, "stages_per_rank": chunks},
-    )  # fmt: skip
-    passes_us = row["step_us"] - row["optimizer_us"] - row["wait_us"]
-    assert row["bubble_us"] / passes_us == pytest.approx(3 / (passes * chunks + 3), rel=0.04)
+    """With equal stages and calls that take no time the bubble is (p − 1) / (m · v + p − 1) of the time, exactly."""
+    batch, schedule = {"global": passes, "sequence": 4096}, {"kind": kind, "stages_per_rank": chunks}
+    plan = planner({"pp": 4}, batch=batch, schedule=schedule)
+    block = plan.unit("dense", 0)
+    ends = Unit("end", "none", block.block, {}, lambda phase: NOTHING)
+    ends.costs.update(dict.fromkeys(block.costs, NOTHING))
+    plan.made |= {("embedding", 0, "none"): ends, ("head", 3, "none"): ends}
+    timed = plan.planned().timed()
+    parts = timed.breakdown(0)
+    assert parts["bubble"] * (passes * chunks + 3) == 3 * (timed.time_ps - plan.optimizer_ps(0))
+    assert not parts["wait"]
+
+
+def test_ring_attention_hides_what_its_passes_compute() -> None:
+    """cp passes of attention, one causal and the others half of it; a message beside each but the last shows what it
+    takes longer than the pass."""
+    cp, moves = 4, 10**9
+    plan = planner({"cp": cp}, moves)
+    (ring,) = (each for each in plan.unit("dense", 0).block.forward if isinstance(each, Ring))
+    assert (len(ring.passes), ring.sends) == (cp, cp - 1)
+    assert sum(core.flop for core in ring.passes) == pytest.approx(cp * ring.passes[0].flop)
+    took = [plan.attention_ps(core) for core in ring.passes]
+    assert plan.cost_of(ring, 0) == cost(attention=sum(took), cp=sum(max(0, moves - each) for each in took[:-1]))
+
+
+@pytest.mark.parametrize(
+    "sharding, gathered, reduced", [("none", 0, 1), ("zero1", 1, 1), ("zero2", 1, 2), ("fsdp", 4, 2)]
+)
+def test_the_volume_of_zero(sharding: str, gathered: int, reduced: int) -> None:
+    """In a step of two micro batches ZeRO-1 reduces gradients once and gathers parameters once, ZeRO-2 reduces them
+    after each pass, and ZeRO-3 (FSDP) also gathers parameters in each forward and backward pass."""
+    plan = planner({"dp": 4, "sharding": sharding})
+    moved = {"gather": 0, "reduce": 0}
+    for each in plan.planned().operations:
+        if each.call:
+            moved[each.kind] += each.call.nbytes
+    parameters = sum(plan.parameters(0))
+    assert moved["gather"] == pytest.approx(2 * gathered * parameters, rel=1e-4)  # of 2 bytes
+    assert moved["reduce"] == pytest.approx(4 * reduced * parameters, rel=1e-4)  # of 4 bytes
+
+
+def test_recomputing_each_second_block_costs_half() -> None:
+    """`recompute_every: 2` adds half of what recomputation adds, and keeps half of what it saves."""
+    ways = [{}, {"recompute": "full", "recompute_every": 2}, {"recompute": "full"}]
+    rows = [step(hosts=1, batch={"global": 1, "sequence": 4096}, **way) for way in ways]
+    for name in ("step_us", "memory_activations_GB", "hfu"):
+        none, half, full = (row[name] * (row["step_us"] if name == "hfu" else 1) for row in rows)
+        extra = 0.06 if name == "memory_activations_GB" else 1e-6  # full recomputation works on a whole block
+        assert half == pytest.approx((none + full) / 2, rel=extra)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_more_communication_leaves_computation_as_it_is(recompute: str) -> None:
+    """Exchanges that take longer change no computing time, launches included; what they add is exposed."""
+    keys = {"recompute": recompute, "framework": {"name": "nanotron"}}
+    parallel = {"cp": 2, "tp": 2, "context": "all-gather"}
+    plans = [planner(parallel, call_ps, **keys) for call_ps in (0, 10**6, 10**9)]
+    for each in plans:
+        each.compute = compute_of("h100", "nanotron")
+    found = [each.planned().timed().breakdown(0) for each in plans]
+    for name in COMPUTING:
+        assert len({parts[name] for parts in found}) == 1, name
+
+
+def test_experts_get_their_tokens_by_the_calls_for_tokens() -> None:
+    """Each mixture dispatches and combines its tokens in the forward pass, and combines and dispatches gradients in
+    the backward pass; `pairwise` takes as long as the all_to_all of their bytes."""
+    plan = planner({"ep": 4}, model={"experts": 8, "active_experts": 2})
+    block = plan.unit("mixture", 0).block
+    ways = [[each for each in phase if isinstance(each, Exchange)] for phase in (block.forward, block.backward)]
+    assert [[each.collective for each in way] for way in ways] == [["moe_dispatch", "moe_combine"]] * 2
+    call = plan.call_of(ways[0][0], 0)
+    own = {"topology": {"system": "hgx-h100", "gpus": 4}, "dtype": "bfloat16"}
+    tokens = {"tokens": 4096, "hidden": 1024, "topk": 2, "experts": 8}
+    assert call.nbytes == 4096 * 2 * 1024 * 2
+    (sent,) = simcoll.run({**own, "collective": "all_to_all", "size": f"{call.nbytes} B"})
+    del own["dtype"]
+    (moved,) = simcoll.run({**own, "collective": "moe_dispatch", "moe": tokens, "executor": "pairwise"})
+    assert moved["time_us"] == sent["time_us"]
 
 
 @pytest.mark.parametrize(

@@ -137,11 +137,14 @@ _TRAINING: Final = {  # parts of a training step, which add up to it
 
 
 def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
-    columns = ["algorithm", *separating(rows, (*SETTINGS, "ranks", *swept(rows)), ("algorithm",))]
+    training = any(row.get("mfu") is not None for row in rows)
+    named = "scenario" if training else "algorithm"
+    apart = separating(rows, (*SETTINGS, "ranks", *swept(rows)), (named,))
+    columns = apart if training and apart else [named, *apart]
     names = [label_of(row, columns) for row in rows]
     parts = {"compute_us": ("computation", GREY), "waiting_us": ("waiting for other ranks", FAINT),
              "exposed_us": ("exposed communication", look("ring").color)}  # fmt: skip
-    parts = _TRAINING if any(row.get("mfu") is not None for row in rows) else parts
+    parts = _TRAINING if training else parts
     ends, entries = np.zeros(len(rows)), dict[str, Any]()
     for column, (meaning, color) in parts.items():
         took = np.array([row.get(column) or 0.0 for row in rows])

@@ -47,6 +47,7 @@ def step_figure(found: TrainingPrediction) -> Figure:
     shown = [*range(stages)] if stages <= MOST_STAGES else [*range(MOST_STAGES // 2), *range(stages - 8, stages)]
     figure = frame(10.0, 0.9 + 0.5 * len(shown))
     axes = figure.subplots()
+    axes.set_xlim(0, timed.time_ps / 1e6)
     used: dict[str, Patch] = {}
     for place, stage in enumerate(shown):
         _lane(axes, found, stage, place, used)
@@ -54,7 +55,6 @@ def step_figure(found: TrainingPrediction) -> Figure:
     axes.grid(False, axis="y")
     axes.set_yticks(range(len(shown)), [f"stage {stage}" for stage in shown])
     axes.set_ylim(len(shown) - 0.45, -0.5)
-    axes.set_xlim(0, timed.time_ps / 1e6)
     axes.locator_params(axis="x", nbins=8)
     time_ticks(axes.xaxis)
     name_axis(axes.xaxis, "time")
@@ -96,8 +96,10 @@ def _lane(axes: Axes, found: TrainingPrediction, stage: int, place: int, used: d
 def _draw(axes: Axes, spans: list[Span], low: float, height: float, kind: str, used: dict[str, Patch]) -> None:
     if not spans:
         return
-    look: dict[str, Any] = {"linewidth": 0.2, "edgecolor": "white"}
-    if kind == "bubble":
-        look = {"linewidth": 0.0, "edgecolor": "#999999", "hatch": "////"}
-    axes.broken_barh(spans, (low, height), facecolor=_COLOURS[kind], **look)
+    look: dict[str, Any] = {"linewidth": 0.0, "edgecolor": "#999999", "hatch": "////"} if kind == "bubble" else {}
+    least = axes.get_xlim()[1] / 300  # narrower spans would be all edge
+    edges: dict[str, Any] = (
+        {} if look else {"edgecolor": "white", "linewidths": [0.2 * (width > least) for _, width in spans]}
+    )
+    axes.broken_barh(spans, (low, height), facecolor=_COLOURS[kind], **look, **edges)
     used.setdefault(kind, Patch(facecolor=_COLOURS[kind], **look))
