@@ -379,7 +379,8 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
         routes += [names] * own
     route = np.array([number[move.way] for move in moves])
     step, src_slot, dst_slot = delay + piece, src_slot + piece * stride, dst_slot + piece * stride
-    order = np.argsort(step.ravel(), kind="stable")
+    turn = np.broadcast_to((dst - src) % graph.n, step.shape)  # so that not all ranks send to one at a time
+    order = np.lexsort((turn.ravel(), step.ravel()))
     columns = [step, src, src_slot, dst, dst_slot, count, route]
     ordered = [np.broadcast_to(column, step.shape).ravel()[order].astype(np.int32) for column in columns]
     names_of = ("step", "src", "src_slot", "dst", "dst_slot", "count", "route")
