@@ -16,7 +16,9 @@ from simcoll.errors import InputError
 @COLLECTIVE
 @click.option("--ranks", type=WholeFrom(2), help="Number of ranks.  [default: all GPUs or hosts]")
 @click.option("--root", type=WholeFrom(0), help="Root of a rooted collective.  [default: 0]")
-@click.option("--max-trees", type=WholeFrom(1), help="Most trees of a root.  [default: as many as the optimum needs]")
+@click.option(
+    "--max-trees", type=WholeFrom(1), help="Most trees of a root.  [default: as many as the optimum needs, up to 512]"
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Schedule to write: JSON, or the format of --to.")
 @click.option("--to", type=click.Choice(["json", "msccl"]), default="json", show_default=True, help="Format of -o.")
 @SETS

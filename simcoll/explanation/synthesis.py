@@ -12,10 +12,9 @@ from simcoll.errors import InputError, Place
 from simcoll.prediction import synthesized
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import Prediction
-from simcoll.prediction.schedules import FULL_PROOF
 from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.scenario.scenario_files import points_of_call
-from simcoll.schedule.proof import Proof, prove
+from simcoll.schedule.proof import Proof, level_for, prove
 from simcoll.schedule.schedule import Schedule
 from simcoll.synthesis.synthesize import Plan, load_of, rate_of
 
@@ -40,7 +39,7 @@ class Synthesized:
     @cached_property
     def proof(self) -> Proof:
         """How the schedule's contract was proved. Raises ScheduleError if it is wrong."""
-        level: Proof = "full" if self.schedule.n <= FULL_PROOF else "fingerprint"
+        level = level_for(self.schedule.n)
         prove(self.schedule, level)
         return level
 

@@ -31,8 +31,6 @@ from simcoll.schedule.side_by_side import Order, in_copies
 from simcoll.schedule.steps import Repeat, Step
 from simcoll.topology.graph import Topology
 
-FULL_PROOF: Final = 1024  # most ranks of a schedule that is proved in full, unless the scenario says otherwise
-
 
 @dataclass(frozen=True, eq=False)
 class ProvedSchedule:
@@ -69,7 +67,7 @@ def source_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> 
     orders = _orders(scenario, topology, [places[rank] for rank in members[0]])
     known = (*asked, _maker(*asked[:2]), orders, scenario.subgroups, n)
     made = _PROVED.get((*known, "off"), lambda: ProvedSchedule(_made_as_asked(scenario, asked, orders, n), "off"))
-    level: Proof | Literal["off"] = scenario.proof or ("full" if n <= FULL_PROOF else "fingerprint")
+    level: Proof | Literal["off"] = scenario.proof or proof.level_for(n)
     return made if level == "off" else _PROVED.get((*known, level), lambda: _proved(scenario, made.source, level))
 
 

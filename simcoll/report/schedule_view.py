@@ -17,7 +17,7 @@ from simcoll.formats.schedules.schedule_json import counts, traffic
 from simcoll.report.verdicts import of_proofs
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import ALL, COLLECTIVES, NOTHING, collective, promised
-from simcoll.schedule.proof import Proof, prove
+from simcoll.schedule.proof import level_for, prove
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import Schedule, chunks_text
 from simcoll.schedule.side_by_side import joined
@@ -255,9 +255,6 @@ def diagram(schedule: Schedule) -> str:
 # --- verification ---
 
 
-FULL_PROOF: Final = 1024  # ranks up to which `simcoll verify` proves in full
-
-
 def every_pair() -> list[str]:
     """Return the names of all registered algorithms, as `COLLECTIVE/ALGORITHM`."""
     return [f"{which}/{name}" for which in registry.ALGORITHMS for name in registry.names(which)]
@@ -275,7 +272,7 @@ def verdict(name: str, n: int) -> dict[str, Any]:
 
 def verdict_on(schedule: Schedule) -> dict[str, Any]:
     """Prove a given schedule; return a row like that of `verdict`."""
-    proof: Proof = "full" if schedule.n <= FULL_PROOF else "fingerprint"
+    proof = level_for(schedule.n)
     case = {"collective": schedule.collective, "algorithm": schedule.algorithm, "ranks": schedule.n, "proof": proof}
     try:
         prove(schedule, proof)

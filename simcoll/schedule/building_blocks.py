@@ -222,24 +222,30 @@ def binary_heap(n: int) -> Ranks:
 
 def halving_reduce_scatter(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
     """Yield log2 p steps of a recursive-halving reduce-scatter over p = 2^k ranks, the longest distance first. Slot b
-    ends reduced at rank `core[owner[b]]`."""
-    apart = np.arange(len(core))[:, None] ^ owner
-    distance = len(core) // 2
+    ends reduced at rank `core[owner[b]]`; `owner` never decreases."""
+    place, distance = np.arange(len(core)), len(core) // 2
     while distance:
-        place, slot = np.nonzero(apart // distance == 1)
-        yield send(core[place], core[place ^ distance], slot, reduce=True)
+        first, count = _run_of(owner, place ^ distance, distance)
+        yield send(core, core[place ^ distance], first, count=count, reduce=True)
         distance //= 2
 
 
 def doubling_all_gather(core: Ranks, owner: Ranks) -> Iterator[StepPattern]:
     """Yield log2 p steps of a recursive-doubling all-gather over p = 2^k ranks, the shortest distance first. Slot b
-    starts at rank `core[owner[b]]`."""
-    apart = np.arange(len(core))[:, None] ^ owner
-    distance = 1
+    starts at rank `core[owner[b]]`; `owner` never decreases."""
+    place, distance = np.arange(len(core)), 1
     while distance < len(core):
-        place, slot = np.nonzero(apart < distance)
-        yield send(core[place], core[place ^ distance], slot)
+        first, count = _run_of(owner, place, distance)
+        yield send(core, core[place ^ distance], first, count=count)
         distance *= 2
+
+
+def _run_of(owner: Ranks, place: Ranks, size: int) -> tuple[Ranks, Ranks]:
+    """Return the first slot, and the number of slots, that the aligned group of `size` places around each place
+    owns."""
+    begin = place // size * size
+    first = np.searchsorted(owner, begin)
+    return first, np.searchsorted(owner, begin + size) - first
 
 
 def peers(n: int) -> tuple[Ranks, Ranks]:

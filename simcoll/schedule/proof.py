@@ -28,7 +28,13 @@ from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, Step
 
 Proof = Literal["full", "fingerprint"]
+FULL_PROOF: Final = 1024  # most ranks of a schedule that is proved in full, unless a user says otherwise
 MOST_BYTES: Final = 1 << 26  # of the state of the chunks that are proved at a time
+
+
+def level_for(ranks: int) -> Proof:
+    """Return the level at which a schedule of so many ranks is proved, unless a user says otherwise."""
+    return "full" if ranks <= FULL_PROOF else "fingerprint"
 
 
 def prove(source: AnySchedule, reading: Proof = "full") -> None:
@@ -136,13 +142,11 @@ def _ends(rows: Step, places: Places) -> tuple[Numbers, Numbers]:
     return places.of(rows.src, rows.src_slot), places.of(rows.dst, rows.dst_slot)
 
 
-def _rounds(write: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+def _rounds(write: NDArray[np.intp]) -> Sequence[NDArray[np.intp] | slice]:
     """Split the rows of one step into rounds, each of which writes every place at most once. Writes of one place keep
     their order."""
-    if len(write) == 1:
-        return [np.zeros(1, np.intp)]
-    if all_differ(write):
-        return [np.arange(len(write))]
+    if len(write) == 1 or all_differ(write):
+        return [slice(None)]
     turn = turns_of(write)
     return [np.flatnonzero(turn == k) for k in range(int(turn.max()) + 1)]
 
@@ -156,20 +160,23 @@ class _Symbols:
     whose contribution it holds at least once; `more`: ranks whose contribution it holds more than once."""
 
     block: NDArray[np.int64]
-    once: NDArray[np.uint8]
-    more: NDArray[np.uint8]
+    once: NDArray[np.uint64]
+    more: NDArray[np.uint64]
 
-    def take(self, at: NDArray[np.intp]) -> _Symbols:
+    def take(self, at: NDArray[np.intp] | slice) -> _Symbols:
         return _Symbols(self.block[at], self.once[at], self.more[at])
 
     def put(self, at: NDArray[np.intp], new: _Symbols, reduce: NDArray[np.bool_]) -> None:
-        old = self.take(at)
-        adds = reduce & (old.block != NOTHING)
-        mixed = adds & (old.block != new.block)
-        self.block[at] = np.where(mixed | (new.block == _MIXED), _MIXED, new.block)
-        keep = np.where(adds, 255, 0).astype(np.uint8)[:, None]
-        self.more[at] = new.more | (old.more & keep) | (old.once & new.once & keep)
-        self.once[at] = new.once | (old.once & keep)
+        block = self.block[at]
+        adds = reduce & (block != NOTHING)
+        self.block[at] = np.where(adds & (block != new.block), _MIXED, new.block)
+        if adds.any():
+            keep = np.where(adds, ~np.uint64(0), np.uint64(0))[:, None]
+            once = self.once[at] & keep
+            self.more[at] = new.more | self.more[at] & keep | once & new.once
+            self.once[at] = new.once | once
+        else:
+            self.more[at], self.once[at] = new.more, new.once
 
 
 _MIXED: Final = -3  # different blocks reduced together: never right
@@ -184,13 +191,12 @@ def _group_of(schedule: AnySchedule) -> NDArray[np.int64]:
 
 def _check_symbols(source: AnySchedule, chosen: Numbers | None) -> None:
     places, before = Places(source, chosen), contracts(source, "before", chosen)
-    width = (source.n + 7) // 8
-    empty = np.zeros((len(places), width), np.uint8)
+    empty = np.zeros((len(places), -(-source.n // 64)), np.uint64)
     state = _Symbols(np.full(len(places), NOTHING, np.int64), empty, empty.copy())
     rank, slot = np.nonzero(before[..., 0] != NOTHING)
     at, owner = places.of(rank, _slots(chosen, slot)), before[rank, slot, 0]
     state.block[at] = before[rank, slot, 1]
-    state.once[at, owner // 8] = np.uint8(1) << (owner % 8).astype(np.uint8)
+    state.once[at, owner // 64] = np.uint64(1) << (owner % 64).astype(np.uint64)
     for number, step, read, write in moves(source, chosen, places):
         undefined = np.flatnonzero(state.block[read] == NOTHING)
         if len(undefined):
@@ -215,17 +221,16 @@ def _slots(chosen: Numbers | None, column: NDArray[Any]) -> NDArray[Any]:
 def _compare_symbols(source: AnySchedule, chosen: Numbers | None, places: Places, state: _Symbols) -> None:
     contract, after = collective(source.collective), contracts(source, "after", chosen)
     group_of = _group_of(source)
-    members = np.zeros((len(source.groups) + 1, state.once.shape[1]), np.uint8)
+    member = np.zeros((len(source.groups) + 1, 64 * state.once.shape[1]), np.bool_)
     for number, group in enumerate(source.groups):
-        everyone = np.zeros(source.n, np.bool_)
-        everyone[list(group)] = True
-        members[number] = np.packbits(everyone, bitorder="little")
+        member[number, list(group)] = True
+    members = np.packbits(member, axis=1, bitorder="little").view(np.uint64)
     rank, slot = np.nonzero(after[..., 0] != NOTHING)
     at, owner = places.of(rank, _slots(chosen, slot)), after[rank, slot, 0]
     wanted = members[group_of[rank]]
     single = np.flatnonzero(owner >= 0)
     wanted[single] = 0
-    wanted[single, owner[single] // 8] = np.uint8(1) << (owner[single] % 8).astype(np.uint8)
+    wanted[single, owner[single] // 64] = np.uint64(1) << (owner[single] % 64).astype(np.uint64)
     wrong = (state.once[at] != wanted).any(axis=1)
     if contract.name != "barrier":
         wrong |= state.block[at] != after[rank, slot, 1]
@@ -251,15 +256,15 @@ def _complaint(source: AnySchedule, rank: int, slot: int) -> str:
     return f"{source.name}: rank {rank}, chunk {slot} ({when}): "
 
 
-def _described(block: int, once: NDArray[np.uint8], more: NDArray[np.uint8] | None) -> str:
+def _described(block: int, once: NDArray[np.uint64], more: NDArray[np.uint64] | None) -> str:
     """Return the contents of a slot in words, e.g. `chunk 2 of ranks 0, 1, 3 (1 twice)`."""
     if block == NOTHING:
         return "nothing"
     if block == _MIXED:
         return "different chunks reduced together"
 
-    def ranks(bits: NDArray[np.uint8]) -> list[int]:
-        return np.flatnonzero(np.unpackbits(bits, bitorder="little")).tolist()
+    def ranks(bits: NDArray[np.uint64]) -> list[int]:
+        return np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist()
 
     contributors, twice = ranks(once), ranks(more) if more is not None else []
     text = f"chunk {block} of rank{'s' if len(contributors) != 1 else ''} {_listed(contributors)}"

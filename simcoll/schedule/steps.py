@@ -214,18 +214,24 @@ def _as_messages(step: Step, base: Ints | None) -> tuple[Step, Ints]:
 
 
 def send(
-    src: ArrayLike, dst: ArrayLike, slot: ArrayLike, to_slot: ArrayLike | None = None, *, reduce: bool = False
+    src: ArrayLike,
+    dst: ArrayLike,
+    slot: ArrayLike,
+    to_slot: ArrayLike | None = None,
+    *,
+    count: ArrayLike = 1,
+    reduce: bool = False,
 ) -> Step:
-    """Return a step in which each `src` sends the chunk in its slot `slot` to `dst`, into the slot `to_slot` (default:
-    `slot`). Each argument is a number or a list. With `reduce` the target adds the chunk to its own. All chunks that a
-    registered algorithm sends from one rank to another in a step are one message.
+    """Return a step in which each `src` sends the chunks in its `count` slots from `slot` on to `dst`, into the slots
+    from `to_slot` on (default: `slot`). Each argument is a number or a list. With `reduce` the target adds the chunks
+    to its own. All chunks that a registered algorithm sends from one rank to another in a step are one message.
 
     >>> send([1, 2], 0, 0, reduce=True).src.tolist()
     [1, 2]
     """
-    columns = np.broadcast_arrays(src, slot, dst, slot if to_slot is None else to_slot)
-    s, ss, d, ds = (np.ascontiguousarray(c, dtype=np.int32).ravel() for c in columns)
-    return Step(s, ss, d, ds, np.full(s.shape, reduce), np.ones_like(s), np.zeros(s.shape, np.bool_))
+    columns = np.broadcast_arrays(src, slot, dst, slot if to_slot is None else to_slot, count)
+    s, ss, d, ds, many = (np.ascontiguousarray(c, dtype=np.int32).ravel() for c in columns)
+    return Step(s, ss, d, ds, np.full(s.shape, reduce), many, np.zeros(s.shape, np.bool_))
 
 
 def join(*steps: Step) -> Step:
