@@ -26,9 +26,9 @@ from simcoll.engine.timing_model import dependencies
 from simcoll.errors import SimcollError
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predictions import CallPrediction
-from simcoll.prediction.schedules import FULL_PROOF
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule import algorithms, proof
+from simcoll.schedule.proof import FULL_PROOF
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 from simcoll.topology.topology_keys import TopologySpec
