@@ -73,6 +73,9 @@ def excluded(facts: LogFacts) -> dict[str, str]:
         out["tcp"] = f"the log shows links via {nets[0].way}"
     if nets and all(link.gdr for link in nets):
         out["gpudirect off"] = "all links to the network are by GPUDirect RDMA (GDRDMA)"
+    if len({len(nics) for nics in facts.nics.values()}) == 1:
+        n = len(next(iter(facts.nics.values())))
+        out |= dict.fromkeys(("nic missing", f"{n // 2} nics", f"{n // 4} nics"), f"all hosts use {n} NICs in the log")
     if "P2P" in ways and "SHM" not in ways:
         out |= dict.fromkeys(("p2p off", "pcie"), "all links within a node are by P2P")
     if facts.channels.get("nvls", (0,))[0] > 0:

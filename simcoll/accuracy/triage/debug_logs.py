@@ -43,7 +43,7 @@ def looks(file: GivenFile) -> bool:
 
 def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     """Yield what logs say: causes, their echoes, harmless lines, and whether the communicator was set up."""
-    facts = LogFacts()
+    facts = LogFacts(measured=tables.KIND in case.present)
     for file in files:
         collect(facts, file.text(), file.name)
         file.forget()
@@ -193,7 +193,7 @@ def _is_complete(facts: LogFacts) -> bool:
     """Return whether communicators that were begun were completed, or links were connected; old logs say neither."""
     begun = {(group, rank) for group, ranks in facts.started.items() for rank in ranks}
     done = {(group, rank) for group, ranks in facts.completed.items() for rank in ranks}
-    return bool(done or facts.links or facts.calls or facts.tuning) if not begun else begun <= done
+    return bool(done or facts.links or facts.calls or facts.tuning or facts.measured) if not begun else begun <= done
 
 
 # --- what a log says, in short ---

@@ -24,7 +24,7 @@ _WORDS: Final = re.compile(
     r"[nNrR][cC][cC][lL]|[xX]id|XID|[eE]rror|ERROR|ail|FAIL|[cC][uU][dD][aA]|HIP|efa|EFA|OFI|mlx|[nN][vV][lL]ink|shm|"
     r"[mM]emory|OOM|oom|ime[dd]? ?out|imeout|[sS]ignal|egmentation|exitcode|ibv|sharp|nterface|efused|abric|Fatal|ACS|"
     r"link_|GPU|peermem|peer_mem|[wW]atchdog|libtorch|[mM]ismatch|checked in|memlock|MEMLOCK|Killed|files|"
-    r"RUNNING|missing rank|wrong"
+    r"RUNNING|missing rank|wrong|[rR]emote daemon|lost co"
 )
 
 
@@ -48,6 +48,7 @@ class LineCase(Model):
     slows: bool = False
     versions: str = ""
     only: Literal["", "incomplete", "sockets"] = ""
+    level: str = ""
 
     @functools.cached_property
     def found(self) -> re.Pattern[str]:
@@ -79,12 +80,13 @@ def cases() -> tuple[LineCase, ...]:
 def case_of(line: LogLine) -> LineCase | None:
     """Return the first row that fits a line, if any."""
     known = line.level is not None or _WORDS.search(line.text)
-    return next((case for case in cases() if case.found.search(line.text)), None) if known else None
+    fitting = (c for c in cases() if c.level in ("", line.level) and c.found.search(line.text))
+    return next(fitting, None) if known else None
 
 
 def shape(line: LogLine) -> str:
-    """Return a line's text without its numbers; of warnings small numbers stay, as they are codes."""
-    return (_NUMBERS if line.level == "INFO" else _LARGE).sub("#", line.text)
+    """Return a line's level and text without numbers; of warnings small numbers stay, as they are codes."""
+    return f"{line.level} {(_NUMBERS if line.level == 'INFO' else _LARGE).sub('#', line.text)}"
 
 
 class CaseCounter:

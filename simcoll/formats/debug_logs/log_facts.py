@@ -68,6 +68,7 @@ class LogFacts:
     system: list[str] = field(default_factory=list)  # lines of the tree `=== System`
     cases: dict[str, CaseCounter] = field(default_factory=dict)  # by file
     nccl_lines: int = 0
+    measured: bool = False  # whether a table beside the log shows that calls ran
 
     @property
     def several_nodes(self) -> bool:
