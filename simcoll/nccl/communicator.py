@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +34,8 @@ _MOST_CHANNELS: Final[Mapping[Library, int]] = {"nccl": 64, "rccl": 128}  # MAXC
 @dataclass(frozen=True)
 class Communicator:
     """A communicator: `ranks` on `nodes`, equally many on each. `capability`: least compute capability of all GPUs, 90
-    for 9.0. `nic_GBps`: 0 without NICs. `p2p_level`: the longest path over which GPUs of a node talk directly.
+    for 9.0. `nic_GBps`: rate of a NIC, 0 without NICs. `nics`: number of NICs of a node beside the GPUs of ranks.
+    `p2p_level`: the longest path over which GPUs of a node talk directly.
     `min_channels`, `max_channels`, `buffer_bytes` (of Simple) and `net_chunk_bytes` (of messages between nodes) are the
     user's settings, None for NCCL's defaults; so are `ctas` (least and greatest number of blocks of any call),
     `net_channels` (of messages to a peer on another node), `symmetric_ctas` (blocks of symmetric kernels) and
@@ -46,6 +48,7 @@ class Communicator:
     cpu: str
     nic_GBps: float  # noqa: N815
     graphs: Graphs
+    nics: int = 1
     p2p_level: Path = "PXB"
     min_channels: int | None = None
     max_channels: int | None = None
@@ -78,6 +81,14 @@ class Communicator:
         between nodes, one per NIC. If a file gives only the number of channels, the first GPUs are heads."""
         graph = self.graphs["nvls"]
         return tuple(sorted({order[0] for order in graph.orders})) or tuple(range(min(self.gpus, graph.channels)))
+
+    def used_nics(self, graph: ChannelGraph) -> int:
+        """Return the number of NICs of a node that the channels of `graph` use; 1 on one node. In NCCL's search each
+        channel tries another NIC first. If they use too few NICs for the speeds found, they also use farther ones."""
+        if self.nodes == 1 or not self.nic_GBps:
+            return 1
+        least = math.ceil(graph.channels * graph.inter / self.nic_GBps)
+        return graph.nics or max(least, min(graph.channels, self.nics))
 
     @cached_property
     def channels(self) -> int:
@@ -148,6 +159,7 @@ def communicator(
         capability=system.gpu.compute_capability or 94,  # RCCL's number for MI300X
         cpu=system.cpu.vendor if system.cpu else "",
         nic_GBps=_nic_GBps(system),
+        nics=-(-devices.get("nic", 0) * ranks // (nodes * devices["gpu"])),
         graphs=_graphs(system, gpus or range(ranks // nodes), nodes, settings) if graphs is None else graphs,
         p2p_level=graph_search.p2p_level(system, ranks // nodes, settings),
     )

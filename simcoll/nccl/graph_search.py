@@ -225,6 +225,7 @@ class _GraphSearch:
             type_inter=PATHS[draft.type_inter],
             same_channels=draft.same,
             cross_nic=draft.cross_nic,
+            nics=len({net for ends in draft.nets for net in ends}) if self.across else 0,
             orders=tuple(tuple(number[gpu] for gpu in (order[:1] if heads else order)) for order in draft.orders),
         )
 

@@ -91,9 +91,9 @@ class ChannelWires:
         rated, host = self.rated, np.zeros(len(self.rated.links), bool)
         host[list(self.host)] = True
         proxied = by_proxies(rated, self.inner) & (len(self.nodes) > 1)
-        of_nic = np.any(rated.between_kinds("nic"), axis=1)
-        first, number = sorted_out(rated.bandwidths, numbers_of(rated.link_kinds), host, proxied, of_nic, self.equal)
-        columns = (each[first].tolist() for each in (rated.bandwidths, host, proxied, of_nic, self.equal))
+        by = rated.bandwidths, host, proxied, self.of_nic, self.equal
+        first, number = sorted_out(numbers_of(rated.link_kinds), *by)
+        columns = (each[first].tolist() for each in by)
         kinds = [rated.link_kinds[link] for link in first.tolist()]
         sorts = [LinkSort(bandwidth, kind, *others) for kind, bandwidth, *others in zip(kinds, *columns, strict=True)]
         return sorts, number
@@ -161,6 +161,11 @@ class ChannelWires:
     def inside(self) -> Any:
         """Whether each link is of a kind within nodes, bool (links,)."""
         return np.array([kind in self.inner for kind in self.rated.link_kinds])
+
+    @cached_property
+    def of_nic(self) -> Any:
+        """Whether each link has a NIC at an end, bool (links,)."""
+        return np.any(self.rated.between_kinds("nic"), axis=1)
 
     @cached_property
     def to_network(self) -> Any:
@@ -412,8 +417,8 @@ class NcclChannel(GpuCall):
 
     @property
     def _of_nic(self) -> int:
-        """Return the least B/s of a channel on the links between NICs and switches; 0 without such links."""
-        rates = self._shares.links[self.wires.to_network]
+        """Return the least B/s of a channel on the links of NICs; 0 without such links."""
+        rates = self._shares.links[self.wires.of_nic]
         return int(rates.min()) if len(rates) else 0
 
     @property
@@ -621,13 +626,12 @@ class NcclExecutor(PlainExecutor):
             switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
         )
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
-        graphs, nic = call.communicator.graphs, call.communicator.nic_GBps
+        graphs = call.communicator.graphs
         graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
-        nics = math.ceil(graph.channels * graph.inter / nic) if nic else 1
         looped = scenario.launch.paced
         call = replace(
             call,
-            nics=nics,
+            nics=call.communicator.used_nics(graph),
             in_place=bool(scenario.in_place),
             staged=wires.staged,
             looped=looped,

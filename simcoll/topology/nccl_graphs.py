@@ -25,7 +25,8 @@ PositiveSpeed = Annotated[float, Field(gt=0, strict=False, allow_inf_nan=False)]
 class ChannelGraph(Model):
     """The channels of one kind: their number, speed within a node (`intra`) and between nodes (`inter`), and paths.
 
-    `orders` lists the GPUs of each channel in the order in which the channel visits them; empty if unknown.
+    `orders` lists the GPUs of each channel in the order in which the channel visits them; empty if unknown. `nics`: how
+    many NICs of a node the channels use; 0 if unknown.
     """
 
     channels: Positive
@@ -37,6 +38,7 @@ class ChannelGraph(Model):
     same_channels: bool = True
     cross_nic: int = 0
     latency_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    nics: int = 0
     orders: tuple[tuple[int, ...], ...] = ()
 
 
