@@ -816,6 +816,19 @@ def test_what_lies_within_the_errors_of_predictions_is_no_finding(tmp_path: Path
     assert (found["explained_by"], found["also"]) == ("healthy", [])
 
 
+def test_many_sizes_are_expected_between_those_that_are_predicted(tmp_path: Path):
+    """Of 400 sizes some are predicted, and the others' times lie between: they are those of a prediction, within 3 %."""
+    sizes = [4 * round(2 ** (8 + number / 24)) for number in range(400)]
+    some = sizes[::21]
+    took = times(H100, some)
+    many = {size: float(np.interp(size, some, list(took.values()))) for size in sizes}
+    found = diagnosed(table(tmp_path, H100, many, noise=0), "hgx-h100")
+    expected = {point["size_bytes"]: point["expected_us"] - found["launch_us"] for point in found["points"]}
+    assert list(expected) == sizes
+    assert [expected[size] for size in some] == pytest.approx(list(took.values()), rel=0.03)
+    assert any("of the 128 sizes that are predicted" in warning for warning in found["warnings"])
+
+
 MIDDLE = tuple(2**exponent for exponent in range(12, 27))
 
 

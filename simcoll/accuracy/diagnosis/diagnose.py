@@ -21,8 +21,8 @@ from simcoll.accuracy.diagnosis.hypotheses import ANOTHER
 from simcoll.accuracy.measured_points import RowQuestions, question, suspicious, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
-from simcoll.config.grouping import alike
-from simcoll.config.numpy_helpers import Floats, Numbers
+from simcoll.config.grouping import alike, grouped
+from simcoll.config.numpy_helpers import Floats, Numbers, distinct
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, environment, gpu_names, parse_measured, remarks, wrong_data
 from simcoll.measurement.cases_of_points import Tell
@@ -43,6 +43,7 @@ SCHEMA: Final = "simcoll.diagnose/2"
 WRONG_DATA: Final = "wrong data"  # the verdict when times are healthy and results are wrong
 SOUND: Final = 0.9  # of the shortest possible time: links that are a tenth faster than in their file are no wonder
 UNIT: Final = 0.2  # |log 1000| by which times in another unit may differ from expected ones: a factor of four
+MOST_SIZES: Final = 128  # of a series that are predicted: six an octave, from 1 KiB to 1 GiB
 _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorithm", "protocol")
 
 
@@ -50,18 +51,20 @@ _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorit
 class _DiagnosedRows:
     """Measured rows (n). Equal rows are one case (m): its scenario, and its predicted row on the healthy machine.
 
-    `case` (n,) is the number of each row's case.
+    `case` (n,) is the number of each row's case. Of a series with more than MOST_SIZES sizes, only so many are cases;
+    others belong to the nearest. `scale` (n,) is a row's time over that of its case.
     """
 
     rows: tuple[MeasuredRow, ...]
     case: Numbers
+    scale: Floats
     scenarios: tuple[Scenario, ...]
     results: tuple[ResultRow, ...]
 
     @property
     def predicted(self) -> Floats:
         """Predicted times (n,), in us."""
-        times: Floats = np.array([result["time_us"] for result in self.results])[self.case]
+        times: Floats = np.array([result["time_us"] for result in self.results])[self.case] * self.scale
         return times
 
     def bands(self, names: Sequence[str], noisy: float) -> Bands:
@@ -116,6 +119,7 @@ def diagnosed(
         base, ranked = sound, [sound]
     document = _document(system, asked, table, names, base, ranked, refused)
     warnings = [
+        *_between(asked),
         *remarks(text, source, rows),
         *table_join.filled(rows, kept),
         *asking.warnings(rows),
@@ -136,29 +140,68 @@ def _predicted_rows(
     """Predict the rows; return those that can be predicted, and how many others cannot, by reason."""
     asked: dict[Hashable, Point] = {}  # by question: a point for all rows that ask it
     questions = list(map(question, selected))
-    for key, row in dict(zip(questions, selected, strict=True)).items():
+    of_key = dict(zip(questions, selected, strict=True))
+    for key, row in of_key.items():
         points = asking.points(with_schedule_name(row))
         if len(points) > 1:
             raise InputError("--set gives several values", "give one value")
         if points:
             asked[key] = replace(points[0], scenario=_forced(points[0], row))
 
+    log_size = {key: float(np.log(max(1, asked[key].scenario.nbytes))) for key in asked}
+    series = [
+        sorted(members, key=log_size.__getitem__)
+        for members in grouped(asked, lambda key: question(replace(of_key[key], size_bytes=0))).values()
+    ]
+    case = {
+        key: members[nearest]
+        for members in series
+        for key, nearest in zip(members, _cases(np.array([log_size[key] for key in members])), strict=True)
+    }
+    cases = list(dict.fromkeys(case.values()))
+
     def begins(number: int) -> None:
-        tell(f"{number} of {len(asked)} points predicted")
+        tell(f"{number} of {len(cases)} points predicted")
 
     # Totals suffice, as no answer shows the course of a run.
-    results = dict(zip(asked, sweep.run_points(list(asked.values()), begins, keep="totals"), strict=True))
-    good = {key: number for number, key in enumerate(key for key in asked if results[key].status == "ok")}
+    results = dict(zip(cases, sweep.run_points([asked[key] for key in cases], begins, keep="totals"), strict=True))
+    good = {key: number for number, key in enumerate(key for key in cases if results[key].status == "ok")}
+    log_time = {key: float(np.log(results[key]["time_us"])) for key in good}
+    scale: dict[Hashable, float] = {}
+    for members in series:
+        if known := [key for key in members if key in good]:
+            columns = [[column[key] for key in known] for column in (log_size, log_time)]
+            times = np.interp([log_size[key] for key in members], *columns).tolist()
+            scale |= {key: np.exp(time - log_time.get(case[key], 0)) for key, time in zip(members, times, strict=True)}
     refused: Counter[str] = Counter()
     for key, row in zip(questions, selected, strict=True):
-        if key not in good:
-            refused[results[key].status if key in asked else f"simcoll has no algorithm {row.algorithm!r}"] += 1
+        if case.get(key) not in good:
+            refused[results[case[key]].status if key in case else f"simcoll has no algorithm {row.algorithm!r}"] += 1
+    kept = [(key, row) for key, row in zip(questions, selected, strict=True) if case.get(key) in good]
     return _DiagnosedRows(
-        rows=tuple(row for key, row in zip(questions, selected, strict=True) if key in good),
-        case=np.array([good[key] for key in questions if key in good], np.int64),
+        rows=tuple(row for _, row in kept),
+        case=np.array([good[case[key]] for key, _ in kept], np.int64),
+        scale=np.array([scale[key] for key, _ in kept], np.float64),
         scenarios=tuple(asked[key].scenario for key in good),
         results=tuple(results[key] for key in good),
     ), refused
+
+
+def _between(asked: _DiagnosedRows) -> list[str]:
+    """Return a line if only some of the sizes are predicted."""
+    other = sum(
+        row.size_bytes != asked.scenarios[case].nbytes for row, case in zip(asked.rows, asked.case, strict=True)
+    )
+    some = f"of the {len(asked.scenarios)} sizes that are predicted"
+    return [f"expected times of {other} of {len(asked.rows)} rows lie between those {some}"] if other else []
+
+
+def _cases(log_sizes: Floats) -> list[int]:
+    """Return for each of a series' sizes, in order, the position of its case: the nearest of MOST_SIZES of them."""
+    chosen = distinct(np.linspace(0, len(log_sizes) - 1, min(len(log_sizes), MOST_SIZES)).round().astype(int))
+    middles = (log_sizes[chosen][1:] + log_sizes[chosen][:-1]) / 2
+    found: list[int] = chosen[np.searchsorted(middles, log_sizes)].tolist()
+    return found
 
 
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
@@ -184,7 +227,9 @@ def _table(asked: _DiagnosedRows, variables: frozenset[str] | None) -> tuple[Mea
     shown = gpu_names.named(asked.rows), variables
     spread = noise(np.log(measured / expected), asked.series, sizes)[0].spread
     bands = asked.bands(names, NORMAL_90 * spread if len(sizes) - len(series) >= FEWEST else 0.0)
-    return MeasuredTable(measured, predicted, small, series, groups, bands, asked.case, asked.scenarios, *shown), names
+    return MeasuredTable(
+        measured, predicted, small, series, groups, bands, asked.case, asked.scale, asked.scenarios, *shown
+    ), names
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
@@ -224,7 +269,7 @@ def _check_possible(
     """Raise InputError if rows take less time than any schedule on these links, unless another machine explains it."""
     if best.hypothesis.rarity == ANOTHER and best.explains(base):
         return
-    least = np.array([result["lower_bound_us"] or 0.0 for result in asked.results])[asked.case]
+    least = np.array([result["lower_bound_us"] or 0.0 for result in asked.results])[asked.case] * asked.scale
     ratios = base.predicted / table.measured
     impossible = (table.measured < SOUND * least) & (table.bands.distances(1 / ratios) < -1)
     if not impossible.any():
@@ -307,6 +352,7 @@ def _points(
     return [
         {
             **known[case],
+            "size_bytes": row.size_bytes,
             "measured_us": row.time_us,
             "expected_us": expected[i],
             "low_us": low[i],
