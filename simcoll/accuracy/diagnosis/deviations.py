@@ -173,7 +173,8 @@ class MeasuredTable:
 
     `series` lists the point numbers of each series in order of size; `groups` lists those of each region of each
     series. `bands` belong to the points. `case` (n,) numbers the scenario of each point among the `scenarios`, and
-    `scale` (n,) is its time over that of this scenario. The table names the `gpus`, and the variables of the `environment` (None: it does not show the environment).
+    `scale` (n,) is its time over that of this scenario. The table names the `gpus`, and the variables of the
+    `environment` (None: it does not show the environment).
     """
 
     measured: Floats
