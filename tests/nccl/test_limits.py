@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from command import simcoll
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 
 import simcoll as sc
 from simcoll.errors import SimcollError
@@ -121,3 +125,54 @@ def test_copy_engines_run_an_all_gather_without_blocks() -> None:
     assert by_size == ["symmetric", "ce"]
     (old,) = sc.run("all_gather", on="hgx-b200", size="16 MiB", library_version="2.28", **WINDOWS).rows()
     assert old["algorithm"] == "symmetric"
+
+
+RATES = {
+    "hgx-h100": {"nic": 50, "pcie": 48, "nvlink": 370.8},
+    "dgx-a100": {"nic": 25, "pcie": 24, "nvlink": 240},
+    "l40s-pcie": {"nic": 25, "pcie": 24},
+    "gh200-4": {"nic": 25, "pcie": 48, "nvlink": 123.6},
+}
+
+
+@pytest.mark.thorough
+@settings(max_examples=4, deadline=None)
+@given(
+    on=st.sampled_from([(system, kind) for system, kinds in RATES.items() for kind in kinds]),
+    share=st.sampled_from([0.5, 1, 2]),
+    faster=st.sampled_from([1.1, 1.6, 4]),
+    collective=st.sampled_from(["all_reduce", "all_gather", "all_to_all"]),
+    size=st.sampled_from(["64 KiB", "4 MiB", "256 MiB"]),
+)
+@example(on=("hgx-h100", "nic"), share=1, faster=1.6, collective="all_reduce", size="64 KiB")
+@example(on=("hgx-h100", "nic"), share=1, faster=4, collective="all_to_all", size="256 MiB")
+@example(on=("l40s-pcie", "nic"), share=0.5, faster=1.6, collective="all_gather", size="4 MiB")
+def test_more_bandwidth_slows_no_call(
+    tmp_path_factory: pytest.TempPathFactory,
+    on: tuple[str, str],
+    share: float,
+    faster: float,
+    collective: str,
+    size: str,
+) -> None:
+    """Faster NICs, PCIe or NVLinks slow no algorithm that NCCL has. If its search finds other channels, they may be
+    worse: it takes the most GB/s that it counts, and not the least time (300 Gb/s a NIC: 24 channels, not 8). Links
+    serve messages in order of arrival, so what arrives sooner may let another wait: up to 1 %."""
+    system, kind = on
+    graphs, times = [], []
+    for number, factor in enumerate((share, share * faster)):
+        path = tmp_path_factory.mktemp("machine") / f"m{number}.yaml"
+        rate = f"{RATES[system][kind] * factor:g} GB/s"
+        changed = {"nic": {"rate": rate}} if kind == "nic" else {"links": {kind: {"bandwidth": rate}}}
+        path.write_text(json.dumps({"like": system, **changed}), encoding="utf-8")
+        tuned = simcoll("tune", path, "--nodes", 2, "--json").json
+        graphs.append([(name, graph["channels"], graph["type_inter"]) for name, graph in tuned["graphs"].items()])
+        names = {(c["algorithm"], c["protocol"]) for c in tuned["table"] if c["collective"] == collective}
+        times.append(
+            [
+                time_us({}, collective, str(path), nodes=2, size=size, algorithm=algorithm, protocol=protocol)
+                for algorithm, protocol in sorted(names) or [("auto", "auto")]
+            ]
+        )
+    assume(graphs[0] == graphs[1])
+    assert all(after <= 1.01 * before for before, after in zip(*times, strict=True))
