@@ -170,8 +170,8 @@ def _predicted_rows(
     scale: dict[Hashable, float] = {}
     for members in series:
         if known := [key for key in members if key in good]:
-            columns = [[column[key] for key in known] for column in (log_size, log_time)]
-            times = np.interp([log_size[key] for key in members], *columns).tolist()
+            at, took = [log_size[key] for key in known], [log_time[key] for key in known]
+            times = np.interp([log_size[key] for key in members], at, took).tolist()
             scale |= {key: np.exp(time - log_time.get(case[key], 0)) for key, time in zip(members, times, strict=True)}
     refused: Counter[str] = Counter()
     for key, row in zip(questions, selected, strict=True):
