@@ -90,7 +90,7 @@ def predict(asked: Asked = None, topology: Machine | None = None, **keys: Any) -
     if an algorithm does not support the point.
 
     >>> print(predict("all_reduce", on="hgx-h100", size="64 MiB"))
-    nvls Simple, 325 us (90 %: 298 to 355 us), 206.4 GB/s; fitted to 132 rows on hgx-h100; NVLink is 53% busy.
+    nvls Simple, 325 us (90 %: 298 to 355 us), algbw 206.4 GB/s; fitted to 132 rows on hgx-h100; NVLink is 53% busy.
     """
     if topology is not None and (asked is None or isinstance(asked, str | Path | Mapping | Sweep)):
         keys, topology = {"topology": topology, **keys}, None

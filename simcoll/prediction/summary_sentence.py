@@ -63,7 +63,7 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
         return f"{_steps(good)}; {trust}."
     if len(good) == 1:
         row = good[0]
-        rate = f", {format_bandwidth(1e9 * row.algbw_GBps)}" if row.algbw_GBps else ""
+        rate = f", algbw {format_bandwidth(1e9 * row.algbw_GBps)}" if row.algbw_GBps else ""
         used = busiest(row.binding_link, row.binding_busy)
         return f"{ran(row)}, {took(row.time_us)}{_interval(row)}{rate}{_paths(row)}; {trust}; {used}."
     places = grouped(good, lambda row: tuple(str(row.get(name)) for name in _places(good)))
@@ -74,7 +74,7 @@ def _of_answers(good: Sequence[ResultRow]) -> str:
     if len(places) == 1 and len({row.size_bytes for row in good}) == len(good):
         low, high = (max(good, key=lambda row: sign * (row.size_bytes or 0)) for sign in (-1, 1))
         ends = f"{took(low.time_us)} at {_size(low)} to {took(high.time_us)} at {_size(high)}"
-        rate = f" ({format_bandwidth(1e9 * high.algbw_GBps)})" if high.algbw_GBps else ""
+        rate = f" (algbw {format_bandwidth(1e9 * high.algbw_GBps)})" if high.algbw_GBps else ""
         return f"{names[0]}: {ends}{rate}; {trust}."
     whose = f"{names[0]}, {len(good)} points" if len(names) == 1 else f"{len(good)} points"
     return f"{whose}: {_span(good, name)}; {_most_wins(places, name)}{trust}."

@@ -55,6 +55,7 @@ class Described(Model):
     row: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     says: dict[str, str] = Field(default_factory=dict)
+    instead: str = ""
 
     def headed(self, line: str) -> list[Column]:
         """Return each column below a line of headings; an empty list for other lines.
@@ -62,7 +63,8 @@ class Described(Model):
         If several headings are of one column, the first in the description counts."""
         if self.header:
             return [Column(name) for name in self.row] if re.search(self.header, line) else []
-        known = {_squeezed(heading): column for heading, column in self.columns.items()}
+        known = {_squeezed(heading): column.partition(" ")[0] for heading, column in self.columns.items()}
+        units = {_squeezed(heading): column for heading, column in self.columns.items()}
         said = [match[0] for match in _headings(tuple(self.columns)).finditer(line)]
         found = list(map(_squeezed, said))
         first: dict[str, str] = {}
@@ -73,7 +75,10 @@ class Described(Model):
         if not sized or not first.keys() & {"time_us", "algbw"}:
             return []
         return [
-            Column(name if first.get(name) == heading else "", next(iter(_IN_HEADING.findall(text)), ""))
+            Column(
+                name if first.get(name) == heading else "",
+                next(iter(_IN_HEADING.findall(f"{text} {units.get(heading)}")), ""),
+            )
             for text, heading in zip(said, found, strict=True)
             if (name := known.get(heading, "")) != "above"
         ]
@@ -127,6 +132,8 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
     """Return the cells of every row, with their places. Raises InputError if neither text nor `given` has the
     collective or the ranks."""
     form = _form(text)
+    if form and form.instead:
+        raise InputError(f"{source}: this is the output of {form.name}", form.instead)
     rows: list[LocatedCells] = []
     facts: dict[str, str] = {}
     columns: list[Column] = []
@@ -142,7 +149,8 @@ def cells(text: str, source: str, given: LocatedCells) -> list[LocatedCells]:
         elif columns and len(words) == 1 and "above" in form.columns.values():
             facts["collective"] = words[0][0]
         elif columns and (len(words) >= len(columns) or form.row):
-            values = {column: word for column, word in zip(columns, words, strict=False) if column.name}
+            pairs = reversed(list(zip(columns, words, strict=False)))  # of columns with one name the first counts
+            values = {column: word for column, word in pairs if column.name}
             if all(word[1] or column.name == "dtype" for column, word in values.items()):
                 rows += _row(form, values, facts, given, Place(source, number, 1))
     return rows
