@@ -38,7 +38,7 @@ FORMATS = (
     "columns",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="Value for all rows of a measured table without one in this column.",
+    help="Value for all rows of a measured table without one in this column; step=N or step=all of a trace.",
 )
 @JSON
 def import_(
@@ -54,8 +54,8 @@ def import_(
 
     Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML, node-link
     JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements
-    become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV). Dumps of PyTorch's flight recorder (FILE… or DIR)
-    become the workload of the recorded step, on --assume SYSTEM.
+    become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV). Traces of torch.profiler and dumps of PyTorch's
+    flight recorder (FILE… or DIR) become the workload of the recorded step, on --assume SYSTEM.
     """
     from simcoll.config import input_files, yaml_tree
     from simcoll.formats import importers

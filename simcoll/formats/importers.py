@@ -17,7 +17,7 @@ from simcoll.config.input_files import ImportLog, decoded
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.measured import gpu_names
-from simcoll.formats.recordings import flight_recorder, recorded_plan
+from simcoll.formats.recordings import flight_recorder, kineto, recorded_plan
 from simcoll.formats.recordings.events import Recording
 from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
 from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
@@ -79,8 +79,8 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
 
 
 def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
-    """Convert dumps of PyTorch's flight recorder, or a folder of them, into the workload of a step; None if the files
-    are none. Raises InputError for damaged ones, and if a folder holds none."""
+    """Convert recordings of a job, or a folder of them, into the workload of a step: traces, and dumps of PyTorch's
+    flight recorder. Return None if the files are none. Raises InputError for damaged files, or a folder without any."""
     files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     read, notes = list[Recording](), ImportLog()
     for path in files:
@@ -90,11 +90,21 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
         data = input_files.unpacked(input_files.bytes_of(path, "give the path of a file", pickled=True), source)
         if flight_recorder.looks(data):
             read.append(flight_recorder.read(data, source))
+        elif kineto.looks(data):
+            read.append(kineto.read(data, source, asked.columns.get("step"), notes))
             if read[-1].rank is None:
-                raise InputError(f"{source}: the rank is not known", "end the name in the rank, e.g. trace_0")
+                read[-1].rank = flight_recorder.rank_of(source) if len(files) > 1 else 0
+        else:
+            continue
+        if read[-1].rank is None:
+            raise InputError(f"{source}: the rank is not known", "end the name in the rank, e.g. trace_0")
+        if read[-1].rank in [each.rank for each in read[:-1]]:
+            raise InputError(f"{source}: a second file of rank {read[-1].rank}", "give one file a rank")
     if not read:
         if len(paths) > 1 or paths[0].is_dir():
-            raise InputError(f"{paths[0]}: no dump of a flight recorder", "give dumps of one job, or one other file")
+            raise InputError(
+                f"{paths[0]}: no dump of a flight recorder and no trace", "give the files of one job, or one other file"
+            )
         return None
     system = asked.assumed or "hgx-h100"
     if asked.assumed is None:

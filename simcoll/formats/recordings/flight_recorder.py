@@ -135,10 +135,17 @@ _NAMES: Final = {
     **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor"), "reduce_scatter"),
     **dict.fromkeys(("all_gather_into_tensor_coalesced", "ALLGATHER_coalesced"), "all_gather"),
     **dict.fromkeys(("reduce_scatter_tensor_coalesced", "REDUCE_SCATTER_coalesced"), "reduce_scatter"),
-    **dict.fromkeys(("all_to_all_single", "all_to_all_v_single", "alltoall_base"), "all_to_all"),
+    **dict.fromkeys(("all_to_all_single", "all_to_all_v_single", "alltoall_base", "all_to_allv"), "all_to_all"),
     "_broadcast_oop": "broadcast",
     "_reduce_oop": "reduce",
 }
+
+
+def collective_of(name: str) -> str:
+    """Return the collective that PyTorch calls `name`; the name itself if simcoll has no such collective."""
+    return _NAMES.get(name) or collective_named(name) or name[:_NAME]
+
+
 _P2P: Final = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
 _INSIDE: Final = re.compile(  # files of torch and of Python itself
     r"(?:^|[\\/])torch[\\/](?:_\w+|autograd|cuda|distributed|fx|multiprocessing|nn|optim|utils)[\\/.]"
@@ -239,7 +246,7 @@ class _Reader:
                 one, other = int(p2p[2]), int(p2p[4])
                 found = What(p2p[1], inputs, outputs, dtypes, (one, other) if p2p[3] == "->" else (other, one))
             else:
-                found = What(_NAMES.get(plain) or collective_named(plain) or plain, inputs, outputs, dtypes)
+                found = What(collective_of(plain), inputs, outputs, dtypes)
             self.whats[key] = found
         return found
 

@@ -76,7 +76,10 @@ def document(recordings: Sequence[Recording], system: str, gpus: int, notes: Imp
         "topology": topology,
         **({"ranks": n} if n != nodes * gpus else {}),
         "dtype": dtype,
-        "workload": {**({"measured_on": topology} if any(took for _, took in calls) else {}), "operations": operations},
+        "workload": {
+            **({"measured_on": {**topology}} if any(took for _, took in calls) else {}),
+            "operations": operations,
+        },
     }
 
 
