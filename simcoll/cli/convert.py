@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORMATS = (
     *("msccl", "goal"),
     *("graphviz", "graphml", "node-link", "yaml"),
-    *("nccl-tests", "nccl-tuner", "parquet"),
+    *("nccl-tests", "nccl-tuner", "parquet", "chakra"),
 )
 
 
@@ -55,7 +55,8 @@ def import_(
     Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML, node-link
     JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements
     become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV). Traces of torch.profiler and dumps of PyTorch's
-    flight recorder (FILE… or DIR) become the workload of the recorded step, on --assume SYSTEM.
+    flight recorder (FILE… or DIR) become the workload of the recorded step, on --assume SYSTEM; so do Chakra's and
+    PyTorch's execution traces.
     """
     from simcoll.config import input_files, yaml_tree
     from simcoll.formats import importers
@@ -85,7 +86,7 @@ def import_(
 @click.command(name="export")
 @click.argument(
     "what",
-    metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json|SYSTEM|TOPOLOGY.yaml|RESULTS",
+    metavar="COLLECTIVE/ALGORITHM|SCHEDULE.json|SYSTEM|TOPOLOGY.yaml|SCENARIO|RESULTS",
     shell_complete=completed("file", "schedule", "system"),
 )
 @click.option(
@@ -119,15 +120,15 @@ def export(
     nodes: int | None,
     size: str,
 ) -> None:
-    """Write a schedule, a topology or results for another program.
+    """Write a schedule, a topology, a workload or results for another program.
 
     Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml,
     node-link (JSON of networkx), yaml (a file of devices and links). Results: nccl-tests (its table), nccl-tuner
-    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet.
+    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet. Workloads: chakra (execution traces
+    for ASTRA-sim: NAME.RANK.et for each rank, and NAME.groups.json).
     """
     from simcoll import units
     from simcoll.config.input_files import ImportLog
-    from simcoll.prediction import result_rows
     from simcoll.report import exports
 
     try:
@@ -139,9 +140,9 @@ def export(
     notes = ImportLog()
     written = exports.convert(what, to, exports.Options(ranks, root, nodes, nbytes, groups, protocol), notes)
     if output:
-        result_rows.write_atomically(output, written)
-        print(f"{to}: {output}")
-    elif isinstance(written, bytes):
+        paths = exports.save(written, output)
+        print(f"{to}: {paths[0]}" + (f" to {paths[-1]}, {len(paths)} files" if len(paths) > 1 else ""))
+    elif not isinstance(written, str):
         raise InputError(f"{to} is a binary format and cannot be printed", "name a file with -o")
     else:
         print(written, end="")

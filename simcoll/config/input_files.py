@@ -124,7 +124,7 @@ def _bounded(
     data = bytearray()
     while len(data) <= most and (more := file.read(_AT_ONCE)):  # `read` allocates all bytes requested
         data += more
-    if not (pickled and data.startswith(PICKLE)):
+    if not (pickled and (data.startswith(PICKLE) or data[1:2] == b"\n")):  # the latter: Chakra's protobuf
         check_text(bytes(data[:_HEAD]), source, cure)
     if len(data) > most:
         raise InputError(f"{source}: larger than {units.format_size(most)}", smaller)

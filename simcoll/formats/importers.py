@@ -17,7 +17,7 @@ from simcoll.config.input_files import ImportLog, decoded
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
 from simcoll.formats import measured
 from simcoll.formats.measured import gpu_names
-from simcoll.formats.recordings import flight_recorder, kineto, recorded_plan
+from simcoll.formats.recordings import chakra, flight_recorder, kineto, recorded_plan
 from simcoll.formats.recordings.events import Recording
 from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
 from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
@@ -92,10 +92,12 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
             read.append(flight_recorder.read(data, source))
         elif kineto.looks(data):
             read.append(kineto.read(data, source, asked.columns.get("step"), notes))
-            if read[-1].rank is None:
-                read[-1].rank = flight_recorder.rank_of(source) if len(files) > 1 else 0
+        elif chakra.looks(data):
+            read.append(chakra.read(data, source, len(files), notes))
         else:
             continue
+        if read[-1].rank is None and not flight_recorder.looks(data):
+            read[-1].rank = flight_recorder.rank_of(source) if len(files) > 1 else 0
         if read[-1].rank is None:
             raise InputError(f"{source}: the rank is not known", "end the name in the rank, e.g. trace_0")
         if read[-1].rank in [each.rank for each in read[:-1]]:

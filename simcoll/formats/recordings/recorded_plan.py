@@ -67,6 +67,10 @@ def document(recordings: Sequence[Recording], system: str, gpus: int, notes: Imp
         for dtype in event.what.dtypes[:1]:
             dtypes[_TORCH.get(dtype, "")] += event.what.nbytes(len(_ranks(event, members[event.group.key])))
     dtype = max((name for name in dtypes if name), key=lambda name: dtypes[name], default="float32")
+    item = next(row.itemsize for row in DTYPES if row.name == dtype)
+    for operation in operations:
+        if "size" in operation:  # calls of smaller types have whole elements of this one, too
+            operation["size"] = f"{-(-operation['size'] // item) * item} B"
     longest = max(map(len, steps.values()))
     notes.read.append(f"{len(steps)} ranks, a step of {longest} intervals a rank, {len(operations)} operations")
     nodes = -(-n // gpus)
@@ -224,7 +228,7 @@ class _Merge:
         took = {rank: heads[rank].took for rank in everyone}
         call: dict[str, Any] = {"collective": "send_recv" if what.peers else what.collective}
         if call["collective"] != "barrier" and (size or not all(took.values())):
-            call["size"] = f"{size or 1} B"
+            call["size"] = size or 1
         if all(took.values()):
             same = len({*took.values()}) == 1
             call["time"] = f"{took[everyone[0]]} ns" if same else {rank: f"{ns} ns" for rank, ns in took.items()}

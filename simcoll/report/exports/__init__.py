@@ -12,16 +12,16 @@ from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import goal, msccl_writer, schedule_json
-from simcoll.prediction.result_rows import ResultRow, read
+from simcoll.prediction.result_rows import ResultRow, read, write_atomically
 from simcoll.report import schedule_view
-from simcoll.report.exports import nccl_tables, parquet, topology_graphs
+from simcoll.report.exports import chakra_graphs, nccl_tables, parquet, topology_graphs
 from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 
-Written = str | bytes
+Written = str | bytes | Mapping[str, bytes]  # the last: several files, by the endings of their names
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,25 @@ class Options:
 
 
 def convert(source: str, to: str, options: Options, notes: ImportLog) -> Written:
-    """Return `source`, a name or file of a schedule, a topology or results, as text or bytes in the format `to`.
+    """Return `source`, a name or file of a schedule, a topology, a workload or results, in the format `to`.
 
     Raises InputError for wrong input, and RefusedError for a source that the format cannot hold.
     """
     if to not in FORMATS:
         raise InputError(f"--to: {to!r} is no format", did_you_mean(to, FORMATS))
     return FORMATS[to](source, options, notes)
+
+
+def save(written: Written, path: Path) -> list[Path]:
+    """Write what `convert` returned; return the paths. Several files are called PATH.ENDING."""
+    files = (
+        {path: written}
+        if isinstance(written, str | bytes)
+        else {path.with_name(f"{path.name}.{ending}"): data for ending, data in written.items()}
+    )
+    for name, data in files.items():
+        write_atomically(name, data)
+    return [*files]
 
 
 def of_schedule(schedule: Schedule, to: str) -> str:
@@ -112,5 +124,6 @@ FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "yaml": lambda source, options, _: topology_builder.dump(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
+    "chakra": lambda source, *_: chakra_graphs.dump(source),
     "parquet": lambda source, options, _: parquet.dump(_rows(source)),
 }
