@@ -243,10 +243,12 @@ def test_a_file_for_each_rank(name: str, tmp_path: Path) -> None:
     for rank in range(ranks):
         trace = json.loads((tmp_path / f"ranks/rank{rank}.json").read_text())
         assert trace["distributedInfo"] == {"backend": "nccl", "rank": rank, "world_size": ranks}
-        found = [one for track in slices(trace).values() for one in track]
+        (step,), *tracks = slices(trace).values()
+        assert (step["name"], step["args"]["begin_ps"]) == ("ProfilerStep#1", 0)
+        found = [one for track in tracks for one in track]
         assert {one["cat"] for one in found} == {"kernel"}
         assert len({one["args"]["correlation"] for one in found}) == len(found)
-        assert len({one["args"]["stream"] for one in found}) == len(slices(trace))
+        assert len({one["args"]["stream"] for one in found}) == len(tracks)
         ran = [
             one["name"]
             for (pid, _), track in slices(whole).items()

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from simcoll.explanation.viewer_trace import Trace, Track
+from simcoll.explanation.viewer_trace import Slice, Trace, Track
 
 _SLICE, _LEAVES, _COMES, _COUNTS = range(4)  # order of events at one instant: an arrow's end after its begin
 ON_GPU: Final = ("kernel", "compute")
@@ -49,7 +49,8 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
                 if span.kind in ON_GPU
             ]
             tracks.append(Track(track.process, track.name, kernels))
-    return Trace(tracks, [], [], trace.about, trace.ranks)
+    step = Slice(0, trace.end_ps, "ProfilerStep#1", "user_annotation", {})  # as torch's profiler marks a step
+    return Trace([Track(trace.ranks[rank], "host", [step]), *tracks], [], [], trace.about, trace.ranks)
 
 
 def packed(text: str) -> bytes:
