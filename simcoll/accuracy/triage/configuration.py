@@ -10,7 +10,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from simcoll.accuracy.triage.findings import Confidence, Evidence, Finding, Where
 from simcoll.accuracy.triage.machine_of_log import system_of
@@ -285,28 +285,6 @@ def _variables(facts: LogFacts) -> Iterator[Setting]:
             yield _setting(cause, text, hosts.values(), sets, sure="likely", blamed=False, cure="variable")
 
 
-_CURES: Final = {
-    "variable": "unset the variable, everywhere, and measure again",
-    "no EFA": "give the container the EFA devices, and let the plugin find libfabric",
-    "no libibverbs": "install libibverbs (rdma-core) in the image",
-    "no plugin": "put the network plugin and its libfabric on LD_LIBRARY_PATH; with NCCL_NET set to the plugin's name "
-    "NCCL fails instead of falling back",
-    "no RDMA device": "show the NICs to the container (/dev/infiniband); look at ibstat and NCCL_IB_HCA",
-    "no such nic": "unset NCCL_IB_HCA, or name devices that ibstat shows on every node",
-    "unknown": "read the lines NET/IB and NET/Plugin of the log (NCCL_DEBUG=INFO) for the reason",
-    "gpudirect": "load nvidia-peermem (or use DMA-BUF) there, with the driver's release; look at ACS and IOMMU",
-    "far nic": "look at nvidia-smi topo -m: the NIC is farther from the GPU than NCCL_NET_GDR_LEVEL allows; check "
-    "NCCL_IB_HCA and the binding of ranks to GPUs",
-    "nic missing": "look at ibstat on that host: port down, another name, or not in the container",
-    "p2p off": "look at nvidia-smi topo -p2p r and nvidia-smi nvlink -s, at the fabric manager, ACS, IOMMU, and "
-    "CUDA_VISIBLE_DEVICES",
-    "nvls off": "look at nvidia-smi -q | grep -A2 Fabric and at nvidia-fabricmanager on that host; all GPUs of "
-    "the board must be in the job's sight",
-    "mixed versions": "use one image on all nodes; look at LD_LIBRARY_PATH, LD_PRELOAD and the wheel nvidia-nccl",
-    "ranks disagree": "set the variable alike on all nodes",
-}
-
-
 def _setting(
     cause: str,
     text: str,
@@ -322,8 +300,8 @@ def _setting(
 ) -> Setting:
     shown = tuple(Evidence.of(each.file, each.line.number, each.line.full) for each in list(sources)[:_SHOWN])
     where = Where(host or None, device=device)
-    finding = Finding(cause, text, "cause", sure, _CURES[cure or cause], where=where, evidence=shown, slows=slows)
-    return Setting(finding, tuple(sets), blamed)
+    more: dict[str, Any] = {"cause": cause, "confidence": sure, "where": where, "evidence": shown, "slows": slows}
+    return Setting(replace(Finding.of(cure or cause, {"text": text}), **more), tuple(sets), blamed)
 
 
 # --- what facts say ---

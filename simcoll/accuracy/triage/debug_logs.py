@@ -164,11 +164,10 @@ def _of_calls(facts: LogFacts) -> Iterator[Finding]:
             names = "name", "count", "type", "op", "root"
             other = next(key for key in ways if ways[key] is few)
             differs = ", ".join(n for n, a, b in zip(names, other, many, strict=True) if a != b)
-            text = f"Ranks call {other[0]} and {many[0]} as call {number:x} of one communicator, with unlike {differs}."
-            cure = "look at the program at this call: all ranks must call alike, in one order"
+            told = {"one": other[0], "other": many[0], "number": number, "differs": differs}
             where = Where(line.host, facts.rank_of(line), call=f"{other[0]} {number:x}")
             shown = evidence(few[0][1]), evidence(ways[many][0][1])
-            yield Finding("ranks disagree", text, "cause", "clear", cure, where=where, evidence=shown, when=line.number)
+            yield Finding.of("unlike calls", told, where=where, evidence=shown, when=line.number)
             return
 
 
@@ -183,10 +182,9 @@ def _of_start(facts: LogFacts) -> Iterator[Finding]:
             late = missing if missing and not done else waiting
             named = ", ".join(map(str, late[:8])) + (", …" if len(late) > 8 else "")
             what = "never began" if late is missing else "did not complete"
-            text = f"Rank {named} of {count} {what} the start of its communicator."
-            cure = "look at that rank: its process, its log, and whether its node reaches the others"
+            said = {"ranks": named, "n": count, "what": what}
             where = Where(facts.hosts.get(late[0]), late[0], group=group)
-            yield Finding("rank never joined", text, "cause", "likely", cure, where=where, evidence=(evidence(source),))
+            yield Finding.of("rank never joined", said, where=where, evidence=(evidence(source),))
 
 
 def _is_complete(facts: LogFacts) -> bool:

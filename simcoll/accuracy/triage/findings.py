@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import Field
+
 from simcoll.accuracy.triage.given_files import GivenFile
+from simcoll.config import yaml_tree
+from simcoll.config.yaml_tree import Model
 from simcoll.errors import visible
 
 Role = Literal["cause", "symptom", "echo", "undecided", "sound", "harmless", "excluded"]
@@ -69,6 +75,38 @@ class Finding:
     when: float = math.inf
     count: int = 1  # how often it was seen
     slows: bool = False
+
+    @classmethod
+    def of(cls, key: str, said: Mapping[str, object], **more: Any) -> Finding:
+        """Return the finding that `findings.yaml` has under a key, with `said` filled into its texts; `more` are
+        further fields, which come before those of the file unless they are None."""
+        row = _texts()[key]
+        text, cure, decides = (line.format_map(said) for line in (row.text, row.cure, row.decides))
+        fields = {"role": row.role, "confidence": row.sure, "decides": (decides,) if decides else ()}
+        return cls(
+            row.as_ or key,
+            text,
+            cure=cure,
+            **{**fields, **{name: value for name, value in more.items() if value is not None}},
+        )
+
+
+class _Text(Model):
+    as_: str = Field("", alias="as")
+    role: Role = "cause"
+    sure: Confidence = "clear"
+    text: str = "{text}"
+    cure: str = ""
+    decides: str = ""
+
+
+class _Texts(Model):
+    texts: dict[str, _Text]
+
+
+@functools.cache
+def _texts() -> dict[str, _Text]:
+    return yaml_tree.validate(_Texts, [yaml_tree.read(Path(__file__).with_suffix(".yaml"))])[0].texts
 
 
 @dataclass

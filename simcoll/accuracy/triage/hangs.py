@@ -198,7 +198,7 @@ class Job:
     def findings(self) -> Iterator[Finding]:
         """Yield the cause of a hang and its echoes, or that all calls were finished or are under way."""
         if not self.events:
-            yield Finding("no calls", "No rank recorded a call.", "undecided", "open", "give dumps of a job that runs")
+            yield Finding.of("no calls", {})
             return
         waits = self.waits()
         blocked = [wait for wait in waits if wait.missing or wait.absent]
@@ -228,20 +228,18 @@ class Job:
         elif not unlike:
             first = min(under_way, key=lambda wait: wait.since)
             state = f"{first} is under way on {ranks_text(first.waiting)}, and all its ranks have joined it"
-            cure = "if the job stands still, dump again a minute later: the same call then means that it is stuck"
-            yield replace(self._sound(state), cure=cure)
+            yield self._sound(state, "under way")
         yield from [] if unlike else causes
         if unlike or (causes and causes[0].role == "cause"):
             first = min(waits, key=lambda wait: wait.since)
             text = f"{ranks_text(waiting)} {_verb(waiting)}; the first in {first}"
             yield Finding("waits for others", text, "echo", evidence=self._shown(first.waiting), count=len(waiting))
 
-    def _sound(self, state: str) -> Finding:
+    def _sound(self, state: str, key: str = "sound") -> Finding:
         absent = {rank for group in self._last for rank in self.members(group)} - {*self.seen}
-        told = f"{ranks_text(self.seen)} recorded {self.events} calls; {state}."
-        told += f" Of {ranks_text(absent)} there is no dump." if absent else ""
-        sources = [self.seen[rank].source for rank in sorted(self.seen)]
-        return Finding("healthy", told, "sound", evidence=(Evidence.of(sources[0], None, told),))
+        state += f". Of {ranks_text(absent)} there is no dump" if absent else ""
+        found = Finding.of(key, {"seen": ranks_text(self.seen), "events": self.events, "state": state})
+        return replace(found, evidence=(Evidence.of(self.seen[min(self.seen)].source, None, found.text),))
 
     def _mismatch(self) -> Finding | None:
         """Return the first call that ranks make in different ways; finished ones count if their collectives differ."""
@@ -264,12 +262,12 @@ class Job:
         odd, *_ = groups = sorted(ways.values(), key=lambda ranks: (len(ranks), -min(ranks)))
         words = "; ".join(f"{ranks_text(ranks)}: {_way(next(iter(ranks.values())))}" for ranks in groups)
         names = {"collective": "collectives", "dtype": "types of data", "size": "sizes", "order": "orders of calls"}
-        text = f"ranks make call {number} of group {group} in different ways ({names[kind]}): {words}."
-        cure = "make all ranks of the group call the same, with the same type and size, in the same order"
+        said = {"number": number, "group": group, "kinds": names[kind], "ways": words}
         where = Where(rank=min(odd) if len(odd) == 1 else None, group=str(group), call=_short(next(iter(odd.values()))))
         shown = self._shown({min(ranks): ranks[min(ranks)] for ranks in groups})
         sure: Confidence = "clear" if call[:2] in self._open and group.name != UNNAMED else "likely"
-        return Finding(f"mismatched {kind}", text, "cause", sure, cure, where=where, evidence=shown)
+        found = Finding.of("mismatched", said, confidence=sure, where=where, evidence=shown)
+        return replace(found, cause=f"mismatched {kind}")
 
     def _kind(self, made: dict[int, Event]) -> str:
         one, *others = made.values()
@@ -286,38 +284,27 @@ class Job:
         wait = min(waits, key=lambda wait: (wait.since, wait.event.number))
         who = sorted(wait.missing & idle, key=lambda rank: (self._number(rank, wait.group), rank))
         one, last = ranks_text(who[:1]), self._last_event(who[0])
-        text = f"{ranks_text(who)} did not join {wait}, in which {ranks_text(wait.waiting)} {_verb(wait.waiting)}"
-        text += f"; {one} was last seen in {_call_text(last)}." if last else "."
-        cure = (
-            f"see what {one} does: its stderr, py-spy dump --pid PID; often a data loader, a checkpoint, an exception"
-        )
-        second = f"a second dump a minute later: if {ranks_text(who)} joined by then, it is late and does not hang"
-        sure: Confidence = "clear" if self._is_stuck(wait) else "likely"
+        said = {"missing": ranks_text(who), "first": one, "last": ""}
+        said |= {"last": f"; {one} was last seen in {_call_text(last)}"} if last else {}
         events = {rank: event for rank in who if (event := self._last_event(rank))}
-        return self._of("missing rank", text, wait, cure, sure, who[0], (second,), events)
+        return self._of("missing rank", wait, said, who[0], events, "clear" if self._is_stuck(wait) else None)
 
     def _crossed(self, waits: list[_Wait]) -> Finding:
         waits = sorted(waits, key=lambda wait: wait.since)[:4]
         words = "; ".join(f"{ranks_text(w.waiting)} in {w}, without {ranks_text(w.missing)}" for w in waits)
-        text = f"ranks wait for each other in calls of different groups: {words}."
         events = {rank: event for wait in waits for rank, event in wait.waiting.items()}
-        return self._of(
-            "mismatched order", text, waits[0], "make all ranks call the groups in one order", events=events
-        )
+        return self._of("mismatched order", waits[0], {"ways": words}, events=events)
 
     def _dead(self, waits: list[_Wait]) -> Finding:
         wait = min(waits, key=lambda wait: wait.since)
         absent = {rank for each in waits for rank in each.absent}
-        who, later = ranks_text(wait.absent), absent - wait.absent
-        text = f"{ranks_text(wait.waiting)} {_verb(wait.waiting)} in {wait}; of {who} there is no dump"
-        text += f", nor of {ranks_text(later)}" if later else ""
+        later = absent - wait.absent
+        said = {"missing": ranks_text(wait.absent), "absent": ranks_text(absent)}
+        said["later"] = f", nor of {ranks_text(later)}" if later else ""
         if len(absent) >= len(self.seen):
-            cure = f"give the dumps of {ranks_text(absent)}"
-            found = self._of("too few dumps", f"{text}: who is missing cannot be said.", wait, cure, "open")
-            return replace(found, role="symptom" if self._is_stuck(wait) else "undecided")
-        text += f": {who} died without one, or its file was not given."
-        cure = f"look for {who} in stderr and in the kernel's log (out of memory, Xid), or give its dump"
-        return self._of("dead rank", text, wait, cure, "likely", min(wait.absent) if len(wait.absent) == 1 else None)
+            found = self._of("too few dumps", wait, said)
+            return replace(found, role="symptom") if self._is_stuck(wait) else found
+        return self._of("dead rank", wait, said, min(wait.absent) if len(wait.absent) == 1 else None)
 
     def _is_stuck(self, wait: _Wait) -> bool:
         """Return whether a rank waits for longer than any call takes: it gave up, or recorded others since then."""
@@ -328,40 +315,30 @@ class Job:
 
     def _stuck(self, late: list[_Wait], waits: list[_Wait]) -> Finding:
         wait = min(late, key=lambda wait: wait.since)
-        who = ranks_text(wait.waiting)
         if len(self.seen) == 1:
-            text, cure = f"{who} waits in {wait}; what others do is not known.", "give the dumps or stderr of all ranks"
-            return replace(self._of("too few dumps", text, wait, cure, "open"), role="symptom")
+            return self._of("one waits", wait, {})
         ahead = [w for w in waits if w.group is wait.group and w.event.number > wait.event.number]
         if ahead:
-            text = f"{who} {_verb(wait.waiting)} in {wait}, and {ranks_text(ahead[0].waiting)} already in {ahead[0]}."
-            cure = f"look at the program, the GPU and the NIC of {who}; compare the calls of both in the code"
-            first = min(wait.waiting) if len(wait.waiting) == 1 else None
-            return self._of("ranks behind", text, wait, cure, "open" if wait.group.name == UNNAMED else "likely", first)
-        text = f"all ranks joined {wait}, and it does not end: the network or a kernel is stuck."
-        cure = "run with NCCL_DEBUG=INFO, look for completions with an error, port errors, Xid; test pairs of nodes"
+            said = {"ahead": f"{ranks_text(ahead[0].waiting)} already in {ahead[0]}"}
+            sure: Confidence | None = "open" if wait.group.name == UNNAMED else None
+            return self._of(
+                "ranks behind", wait, said, min(wait.waiting) if len(wait.waiting) == 1 else None, sure=sure
+            )
         queued = [rank for rank, event in wait.waiting.items() if not event.started]
         if 0 < len(queued) < len(wait.waiting):
-            text = f"all ranks called {wait}, but on the GPUs of {ranks_text(queued)} it has not started."
-            cure = f"look for an earlier kernel or stream that holds the GPU of {ranks_text(queued[:1])}"
-            return self._of("call not started", text, wait, cure, "likely", queued[0])
-        return self._of("stuck call", text, wait, cure, "likely")
+            said = {"queued": ranks_text(queued), "first": ranks_text(queued[:1])}
+            return self._of("call not started", wait, said, queued[0])
+        return self._of("stuck call", wait, {})
 
     def _of(
-        self,
-        cause: str,
-        text: str,
-        wait: _Wait,
-        cure: str,
-        sure: Confidence = "clear",
-        rank: int | None = None,
-        decides: tuple[str, ...] = (),
-        events: Mapping[int, Event] | None = None,
-    ) -> Finding:
+        self, key: str, wait: _Wait, said: Mapping[str, str], rank: int | None = None,
+        events: Mapping[int, Event] | None = None, sure: Confidence | None = None,
+    ) -> Finding:  # fmt: skip
         """Return a finding about a call; its evidence are `events`, and then those that wait in the call."""
+        who = {"who": ranks_text(wait.waiting), "verb": _verb(wait.waiting), "wait": str(wait)}
         where = Where(rank=rank, group=str(wait.group), call=_short(wait.event))
         shown = self._shown({**(events or {}), **wait.waiting})
-        return Finding(cause, text, "cause", sure, cure, decides, where, shown)
+        return Finding.of(key, {**who, **said}, confidence=sure, where=where, evidence=shown)
 
     # --- words ---
 

@@ -10,10 +10,11 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final, NamedTuple
 
 from simcoll.accuracy import table_join
-from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
+from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding, Where
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError
 from simcoll.formats import measured
@@ -70,8 +71,8 @@ def found(texts: Mapping[str, str], case: Case) -> Iterator[Finding]:
     bad = [a for group in compared for a in group if a.busbw < SLOW * usual[a.name]]
     good = [a for group in compared for a in group if a not in bad]
     if not bad:
-        text = f"{len(good)} measurements of nodes, pairs or NICs agree within {1 - SLOW:.0%}."
-        yield Finding("healthy", text, "sound", evidence=tuple(map(_shown, good[:4])))
+        said = {"count": len(good), "slow": 1 - SLOW}
+        yield Finding.of("pairs agree", said, evidence=tuple(map(_shown, good[:4])))
         return
     yield _place(bad, good, usual)
 
@@ -84,41 +85,30 @@ def _usual(group: Sequence[_Answer]) -> float:
 
 def _place(bad: Sequence[_Answer], good: Sequence[_Answer], usual: Mapping[str, float]) -> Finding:
     """Return what the slow measurements have in common, and the good ones have not."""
-    shown = tuple(map(_shown, [*bad[:4], *good[:2]]))
     worst = min(bad, key=lambda answer: answer.busbw / usual[answer.name])
     rate = f"{worst.busbw:.3g} GB/s, and {usual[worst.name]:.3g} on others"
-    alone = [answer for answer in bad if len(answer.hosts) == 1]
-    if alone:
-        host = alone[0].hosts[0]
-        text = f"Node {host} is slow by itself ({rate}): its NVLink, PCIe or clocks, not the network."
-        cure = (
-            f"on {host}: nvidia-smi nvlink -s, nvidia-smi -q -d PERFORMANCE,CLOCK, dmesg for Xid, lspci for link widths"
-        )
-        return Finding("bad node", text, "cause", "clear", cure, where=Where(host), evidence=shown)
-    nics = {answer.nic for answer in bad}
-    if None not in nics:
-        nic, hosts = worst.nic, set.intersection(*({*answer.hosts} for answer in bad))
-        everywhere = not any(answer.nic == nic for answer in good)
+
+    def found(key: str, where: Where, at: str = "", sure: Confidence = "clear") -> Finding:
+        shown = tuple(map(_shown, [*bad[:4], *good[:2]]))
+        return Finding.of(key, {**asdict(where), "rate": rate, "at": at}, confidence=sure, where=where, evidence=shown)
+
+    if alone := [answer for answer in bad if len(answer.hosts) == 1]:
+        return found("node by itself", Where(alone[0].hosts[0]))
+    if None not in {answer.nic for answer in bad}:
+        hosts = set.intersection(*({*answer.hosts} for answer in bad))
+        everywhere = not any(answer.nic == worst.nic for answer in good)
         one = next(iter(hosts)) if len(hosts) == 1 else None
-        text = f"NIC {nic} is slow{f' on {one}' if one and not everywhere else ', on its whole rail'} ({rate})."
-        cure = (
-            f"look at the cable, port and PCIe width of {nic} (mlxlink -d {nic}, lspci -vv), and at its rail's switch"
-        )
-        return Finding("bad nic", text, "cause", "clear", cure, where=Where(one, device=nic), evidence=shown)
+        at = f" on {one}" if one and not everywhere else ", on its whole rail"
+        return found("bad nic", Where(one, device=worst.nic), at)
     shared = [host for host in worst.hosts if all(host in answer.hosts for answer in bad)]
     innocent = {host for answer in good for host in answer.hosts}
     guilty = [host for host in shared if host not in innocent]
     if len(bad) > 1 and len(shared) == 1:
         guilty = shared
     if len(guilty) == 1:
-        text = f"All slow pairs have node {guilty[0]} ({rate}): its way to the network is slow."
-        cure = f"on {guilty[0]}: ibstat, mlxlink of each NIC, PCIe widths, GPUDirect; then measure one NIC at a time"
-        return Finding("bad node", text, "cause", "clear", cure, where=Where(guilty[0]), evidence=shown)
-    host, peer = worst.hosts[0], worst.hosts[-1]
-    text = f"Only {host} with {peer} is slow ({rate}); each is sound with others: a cable or switch between the two."
-    cure = "look at the switches on the way between the two (counters, cables between leaf and spine, routes)"
-    return Finding("bad link between nodes", text, "cause", "clear" if not guilty else "likely", cure,
-                   where=Where(host, peer=peer), evidence=shown)  # fmt: skip
+        return found("bad node", Where(guilty[0]))
+    where = Where(worst.hosts[0], peer=worst.hosts[-1])
+    return found("bad link between nodes", where, sure="clear" if not guilty else "likely")
 
 
 def _answers(texts: Mapping[str, str], case: Case) -> Iterator[_Answer]:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding, Where
+from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.hangs import ranks_text
 from simcoll.errors import InputError, visible
 
-_CURE: Final = "look at the stderr and the stack (py-spy dump --pid PID) of the rank"
+_NOWHERE: Final = Where()
 Answers = list[tuple[GivenFile, dict[str, Any]]]
 
 
@@ -65,41 +66,38 @@ def _findings(answers: Answers) -> Iterator[Finding]:
             calls += sum(map(_calls, communicator.get("ranks") or ()))
     snapshots = sum("communicators" in answer for _, answer in answers)
     for found in behind.values():
-        text = found[-1].text
-        if len(found) > 1:
-            yield Finding("rank behind", f"{text}, in {len(found)} answers one after the other.", cure=_CURE,
-                          where=found[-1].where, evidence=tuple(f.evidence[0] for f in found))  # fmt: skip
-        elif snapshots == 1:
-            cure = "ask RAS once more a few seconds later: a rank that is behind in one answer alone is sound"
-            yield Finding("rank behind", f"{text}, in one answer.", "undecided", "open", cure, where=found[-1].where,
-                          evidence=found[-1].evidence)  # fmt: skip
+        if len(found) > 1 or snapshots == 1:
+            said = {"text": found[-1].text, "answers": len(found)}
+            shown = tuple(finding.evidence[0] for finding in found)
+            key = "rank behind" if len(found) > 1 else "rank behind once"
+            yield Finding.of(key, said, where=found[-1].where, evidence=shown)
     if ranks:
-        text = f"RAS: {ranks} entries of ranks answered, with {calls} collectives launched."
-        yield Finding("healthy", text, "sound", evidence=(Evidence.of(answers[0][0].name, None, text),))
+        yield _shown("RAS", {"ranks": ranks, "calls": calls}, answers[0][0])
+
+
+def _shown(key: str, said: Mapping[str, object], file: GivenFile, before: str = "", where: Where = _NOWHERE) -> Finding:
+    """Return a finding whose evidence in the file is its text, after `before`."""
+    found = Finding.of(key, {name: visible(str(value)) for name, value in said.items()}, where=where)
+    return replace(found, evidence=(Evidence.of(file.name, None, before + found.text),))
 
 
 def _dead_peer(file: GivenFile, answer: dict[str, Any]) -> Finding:
     peer = answer.get("peer") or {}
-    devices = ", ".join(map(str, peer.get("cuda_devs") or ()))
-    text = f"RAS lost process {peer.get('pid')} on {peer.get('host')}, which drove GPUs {devices}."
-    shown = (Evidence.of(file.name, None, f"{answer.get('timestamp')}: PEER_DEAD {text}"),)
-    where = Where(host=visible(str(peer.get("host"))), device=visible(devices))
-    return Finding("dead process", visible(text), cure=_CURE, where=where, evidence=shown)
+    said = {
+        "pid": peer.get("pid"),
+        "host": peer.get("host"),
+        "devices": ", ".join(map(str, peer.get("cuda_devs") or ())),
+    }
+    where = Where(visible(str(said["host"])), device=visible(str(said["devices"])))
+    return _shown("dead process", said, file, f"{answer.get('timestamp')}: PEER_DEAD ", where)
 
 
 def _missing(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
-    name = visible(str(communicator.get("hash")))
     for rank in communicator.get("missing_ranks") or ():
-        status = rank.get("status") or {}
-        dead = status.get("considered_dead") is True
-        state = "is considered dead" if dead else "does not respond"
-        text = f"rank {int(rank['rank'])} of communicator {name} on {rank.get('host')} {state}."
-        where = Where(host=visible(str(rank.get("host"))), rank=int(rank["rank"]), group=name)
-        shown = (Evidence.of(file.name, None, text),)
-        sure: Confidence = "clear" if dead else "likely"
-        yield Finding(
-            "dead rank" if dead else "silent rank", visible(text), "cause", sure, _CURE, where=where, evidence=shown
-        )
+        said = {"rank": int(rank["rank"]), "group": communicator.get("hash"), "host": rank.get("host")}
+        dead = (rank.get("status") or {}).get("considered_dead") is True
+        where = Where(visible(str(said["host"])), int(rank["rank"]), group=visible(str(said["group"])))
+        yield _shown("rank dead" if dead else "silent rank", said, file, where=where)
 
 
 def _behind(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from simcoll.accuracy.triage import tables
 from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
@@ -81,9 +82,8 @@ def _slow(timing: Timing, case: Case, file: GivenFile) -> Iterator[Finding]:
     if finding := timing.late_rank(late):
         yield finding
     elif late and late[0].calls >= FEWEST:
-        text = f"No rank is late as a rule: for rank {late[0].rank}, the latest, others waited "
-        text += f"{100 * late[0].share:.1f} % of the time."
-        yield Finding("no late rank", text, "sound", evidence=(Evidence.of(file.name, None, text),))
+        found = Finding.of("no late rank", {"rank": late[0].rank, "share": 100 * late[0].share})
+        yield replace(found, evidence=(Evidence.of(file.name, None, found.text),))
     rows = timing.rows(_ranks_of_a_node(case, late))
     if rows and case.machine is None:
         yield _remark("times are not judged", "--on SYSTEM judges the times of the recorded calls", file)
@@ -106,13 +106,12 @@ def _deaths(file: GivenFile, job: Job) -> Iterator[Finding]:
     for death in watchdog_lines.deaths(file.text()):
         host = visible(death.host)
         how = f"was killed by signal {-death.code}" if death.code < 0 else f"ended with status {death.code}"
-        memory = ", as when memory runs out" if death.code == -signal.SIGKILL else ""
-        text = f"rank {death.rank} on {host} was the first that failed: its process {how}{memory}."
-        cure = f"read the stderr of rank {death.rank}, and the kernel's log on {host} (out of memory, Xid)"
+        how += ", as when memory runs out" if death.code == -signal.SIGKILL else ""
         shown = (Evidence.of(file.name, death.line, lines[death.line - 1]),)
-        where = Where(host=host, rank=death.rank)
         ended = death.code == -signal.SIGABRT and death.rank in job.seen and job.seen[death.rank].timed_out
-        yield Finding("dead rank", text, "echo" if ended else "cause", "clear", cure, where=where, evidence=shown)
+        said = {"rank": death.rank, "host": host, "how": how}
+        role = "echo" if ended else "cause"
+        yield Finding.of("first death", said, role=role, where=Where(host, death.rank), evidence=shown)
 
 
 def _remark(cause: str, text: str, file: GivenFile) -> Finding:

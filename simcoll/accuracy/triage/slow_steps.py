@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -104,11 +105,9 @@ class Timing:
         if first.share < ITS * waited or first.last < MOSTLY * first.calls:
             return None
         mean = units.format_duration(1e6 * first.late_us, 3)
-        text = f"rank {first.rank} comes late, {mean} in the mean, as the last in {first.last} of {first.calls} calls; "
-        text += f"waiting for it takes {100 * first.share:.0f} % of the recorded time. The network is not slow."
-        cure = f"look at what rank {first.rank} does between calls: data loader, clocks of its GPU, other processes"
-        shown = (Evidence.of(self.sources[first.rank], None, text),)
-        return Finding("late rank", text, "cause", "likely", cure, where=Where(rank=first.rank), evidence=shown)
+        found = Finding.of("late rank", {**first._asdict(), "mean": mean, "share": 100 * first.share})
+        shown = (Evidence.of(self.sources[first.rank], None, found.text),)
+        return replace(found, where=Where(rank=first.rank), evidence=shown)
 
     # --- times of calls ---
 
