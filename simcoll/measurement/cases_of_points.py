@@ -14,6 +14,7 @@ from simcoll.measurement.rank_tasks import RankTask, WorkTask
 from simcoll.measurement.torch_backend.support import FLOATS, MEANS, Backend, done_in_place, refusal, widths
 from simcoll.prediction.placed_topology import placed, topology_of
 from simcoll.prediction.predict import Prediction, predict, row
+from simcoll.prediction.training_step import plan_on_all_ranks
 from simcoll.scenario.launch import Launch
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.profile_choice import UNFITTED
@@ -24,11 +25,15 @@ from simcoll.schedule.collectives import collective
 from simcoll.schedule.names import WORKLOAD
 from simcoll.schedule.schedule import Schedule
 from simcoll.units import format_size
+from simcoll.workload.plan import WorkloadPlan
+from simcoll.workload.templates import plan_of
+from simcoll.workload.training_keys import TrainingStep
 from simcoll.workload.workload_keys import Composition, Ddp
 
 CaseRow = dict[str, object]
 Tell = Callable[[str], None]
 EVEN: Final = ("scatter", "gather")  # small programs in which every rank has an equal part of the data
+BY_PLAN: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # calls that a plan makes for real
 WORKLOAD_COPIES: Final = 8  # memory of a rank as a multiple of a workload's bytes: parameters, gradients and buckets
 
 
@@ -202,12 +207,17 @@ def _workload(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, objec
     spec: Any = scenario.workload
     if why_not := _why_not(scenario, backend, len(places)):
         raise RefusedError(f"{spec.template}: {why_not}")
-    nbytes = sum(layer.nbytes for layer in spec.timed(scenario.itemsize)) if isinstance(spec, Ddp) else spec.size
+    plan = _plan(scenario, len(places))
+    if plan:
+        nbytes = sum(call.nbytes for call in {work.call for work in plan.works if work.call})
+    else:
+        nbytes = sum(layer.nbytes for layer in spec.timed(scenario.itemsize)) if isinstance(spec, Ddp) else spec.size
     others = [f"{key}={value}" for key, value in point.swept.items()]
     title = ", ".join([spec.template, f"{len(places)} ranks", f"{nbytes} B {scenario.dtype}", *others])
     task = WorkTask(
         title=title,
         spec=spec,
+        plan=plan,
         ranks=len(places),
         nbytes=WORKLOAD_COPIES * nbytes,
         dtype=scenario.dtype,
@@ -236,13 +246,26 @@ def _workload(point: Point, backend: Backend) -> tuple[WorkTask, dict[str, objec
     return task, columns
 
 
+def _plan(scenario: Scenario, ranks: int) -> WorkloadPlan | None:
+    """Return the plan of a workload that runs by its plan. Raises RefusedError for calls that it cannot make."""
+    spec: Any = scenario.workload
+    if isinstance(spec, Ddp | Composition):
+        return None
+    step = isinstance(spec, TrainingStep)
+    plan = plan_on_all_ranks(scenario) if step else plan_of(spec, ranks, scenario.itemsize)[0]
+    other = {work.call.collective for work in plan.works if work.call} - {*BY_PLAN}
+    if other:
+        raise RefusedError(f"{spec.template}: its {min(other)} is only simulated; take {', '.join(BY_PLAN)}")
+    return plan
+
+
 def _why_not(scenario: Scenario, backend: Backend, ranks: int) -> str | None:
     """Return why a workload cannot run for real, and the fix, as "problem; fix"; None if it can."""
     spec = scenario.workload
-    if not isinstance(spec, Ddp | Composition):
-        return "can only be simulated; take ddp, mean, softmax, argmax, scatter, gather or broadcast"
     if backend != "gloo":
         return "can only be measured over gloo; add --backend gloo"
+    if not isinstance(spec, Ddp | Composition):
+        return None if scenario.measure.compute == "sleep" else "its computations only sleep; leave out measure.compute"
     if scenario.dtype not in FLOATS:
         return f"has no gradients of {scenario.dtype}; take dtype: float32"
     if isinstance(spec, Composition):

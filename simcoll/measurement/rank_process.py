@@ -27,7 +27,7 @@ from simcoll.measurement.rank_tasks import CHECKING, IDLE, WARMING, Job, RankTas
 from simcoll.measurement.torch_backend.library_calls import GraphCall, LibraryCall, Runner
 from simcoll.measurement.torch_backend.send_recv import Exchange, Post, TransferError
 from simcoll.measurement.torch_backend.session import Session, Timing, meeting
-from simcoll.measurement.torch_backend.workloads import DdpStep, SmallProgram, Worker
+from simcoll.measurement.torch_backend.workloads import DdpStep, PlanStep, SmallProgram, Worker
 from simcoll.schedule.collectives import BITWISE, expected, promised
 from simcoll.schedule.names import ALGORITHMS, PROTOCOLS, squashed
 from simcoll.workload.workload_keys import Ddp
@@ -158,6 +158,9 @@ class RankProcess:
 
     def _runner(self, task: Task) -> Runner:
         session, rank = self._session, self._session.rank
+        if isinstance(task, WorkTask) and task.plan:
+            calls = [work.ranks for work in task.plan.works if work.call]
+            return PlanStep(task, rank, {ranks: session.group(ranks) for ranks in dict.fromkeys(calls)})
         if isinstance(task, WorkTask):
             return DdpStep(task, rank) if isinstance(task.spec, Ddp) else SmallProgram(task, rank)
         assert isinstance(task, RankTask)

@@ -10,7 +10,9 @@ import numpy as np
 
 from simcoll.engine.program import Program
 from simcoll.schedule.schedule import Schedule
-from simcoll.workload.workload_keys import Composition, Ddp
+from simcoll.workload.plan import WorkloadPlan
+from simcoll.workload.training_keys import TrainingStep
+from simcoll.workload.workload_keys import Composition, Ddp, Operations
 
 NOT_BEGUN, WARMING, CHECKING = -3, -2, -1  # in a rank's marks, instead of a run's number
 IDLE: Final = -1  # in a rank's marks, instead of a transfer's number
@@ -76,11 +78,13 @@ class RankTask(Task):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WorkTask(Task):
-    """A workload for all ranks. `nbytes` is roughly the memory of one rank."""
+    """A workload for all ranks. `nbytes` is roughly the memory of one rank. A step that is not torch's own is a `plan`:
+    its computations sleep, and its calls are the library's."""
 
-    spec: Ddp | Composition
+    spec: Ddp | Composition | TrainingStep | Operations
     ranks: int
     compute: Literal["sleep", "real"]
+    plan: WorkloadPlan | None = None
 
 
 @dataclass(frozen=True, eq=False)

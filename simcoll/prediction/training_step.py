@@ -18,12 +18,12 @@ from simcoll.errors import wrong
 from simcoll.prediction.placed_topology import placed, rated_topology, served_by
 from simcoll.prediction.predictions import CountedLinks, Prediction, ProgramRun, StepPrediction
 from simcoll.prediction.runs import predict_plan
-from simcoll.scenario.profile import CostSetting
+from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
 from simcoll.topology.topology_builder import nodes_of
 from simcoll.workload.compute import compute_of
-from simcoll.workload.plan import CollectiveCall
+from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.rank_layout import Call, Layout, layout_of
 from simcoll.workload.training_keys import TrainingStep
 from simcoll.workload.training_memory import Memory, memory_of
@@ -262,6 +262,12 @@ def _fitting(planner: Planner) -> str:
         if memory_of(tried).total <= planner.compute.memory_bytes:
             return f"write {text}, which fits"
     return "take more tensor or pipeline parallelism"
+
+
+def plan_on_all_ranks(scenario: Scenario) -> WorkloadPlan:
+    """Return the plan of a training step on all its ranks. Raises like `predict_all_ranks`."""
+    planner = planner_of(scenario, CallTimes(scenario, None, CostSetting.of(load_profile(scenario.profile))))
+    return on_all_ranks(planner, planner.planned())
 
 
 def predict_all_ranks(scenario: Scenario, topology: Topology | None, costs: CostSetting) -> StepPrediction:

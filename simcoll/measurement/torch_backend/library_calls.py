@@ -23,7 +23,7 @@ TYPES: Final[dict[str, torch.dtype]] = {row.name: getattr(torch, row.name) for r
 _OPERATORS: Final = {op: getattr(dist.ReduceOp, op.upper()) for op in OPERATORS}  # the library has our names
 # The next two names depend on the version of torch.
 ALL_GATHER: Final[Start] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+REDUCE_SCATTER: Final[Start] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def to_tensor(values: NDArray[Any], like: torch.Tensor) -> torch.Tensor:
@@ -163,7 +163,7 @@ def _all_gather(c: LibraryCall) -> Buffers:
 
 def _reduce_scatter(c: LibraryCall) -> Buffers:
     out = torch.split(c.buffer, c.row)[c.place] if c.in_place else c.second[: c.row[c.place]]
-    return [partial(_REDUCE_SCATTER, out, c.buffer, op=_OPERATORS[c.op], group=c.group)], out
+    return [partial(REDUCE_SCATTER, out, c.buffer, op=_OPERATORS[c.op], group=c.group)], out
 
 
 def _gather(c: LibraryCall) -> Buffers:

@@ -18,15 +18,16 @@ import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from simcoll.measurement.rank_tasks import WorkTask
-from simcoll.measurement.torch_backend.library_calls import ALL_GATHER, TYPES, Runner
+from simcoll.measurement.torch_backend.library_calls import ALL_GATHER, REDUCE_SCATTER, TYPES, Runner
 from simcoll.measurement.torch_backend.support import widths
+from simcoll.workload.plan import CollectiveCall
 from simcoll.workload.workload_keys import Composition, Ddp
 
 Tensor: TypeAlias = torch.Tensor
@@ -214,6 +215,77 @@ def _dense(spec: Ddp, task: WorkTask, rank: int) -> tuple[torch.nn.Module, Tenso
         steps += [torch.nn.Linear(a, b, bias=False, dtype=dtype), torch.nn.Tanh()]
     own = torch.Generator().manual_seed(rank)
     return torch.nn.Sequential(*steps), torch.randn(spec.batch, sizes[0], generator=own).to(dtype)
+
+
+# --- plans ---
+
+
+class PlanStep(Worker):
+    """A plan on one rank, such as a training step: computations sleep, calls are the library's in their groups
+    (`groups`, by ranks). An operation begins when those that it waits for have ended on this rank."""
+
+    def __init__(self, task: WorkTask, rank: int, groups: dict[tuple[int, ...], Any]):
+        assert task.plan
+        self.works = [(number, work) for number, work in enumerate(task.plan.works) if rank in work.ranks]
+        self._calls: dict[object, _Call] = {}
+        for _, work in self.works:
+            if work.call and len(work.ranks) > 1:
+                key = work.call, work.ranks, work.stream
+                self._calls[key] = self._calls.get(key) or _called(work.call, groups[work.ranks], task.dtype)
+
+    def run(self) -> None:
+        """Run once."""
+        self._step(self._calls)
+
+    def alone(self) -> list[int]:
+        """Run once without communication; return how long all computations took, in ns."""
+        began = time.monotonic_ns()
+        self._step({})
+        return [time.monotonic_ns() - began]
+
+    def _step(self, calls: dict[object, _Call]) -> None:
+        going: dict[int, Any] = {}
+        streams = {number: work.stream for number, work in self.works}
+        for number, work in self.works:
+            for before in work.before:
+                if before in going and streams[before] != work.stream:  # the library runs a group's calls in order
+                    going.pop(before).wait()
+            if work.call is None:
+                _pause(work.time_ps if isinstance(work.time_ps, int) else work.time_ps[0])
+            elif call := calls.get((work.call, work.ranks, work.stream)):
+                going[number] = call.start()
+        for each in going.values():
+            each.wait()
+
+    def complaint(self) -> str | None:
+        """Run each call once on buffers of ones; return which one has a wrong result, or None."""
+        for key, call in self._calls.items():
+            call.start().wait()
+            if bool((call.result != call.value).any()):
+                return f"the result of {key} is wrong"
+        return None
+
+
+class _Call(NamedTuple):
+    """A function that starts a call on ones, the tensor with its result, and what all its elements are."""
+
+    start: Callable[[], Any]
+    result: Tensor
+    value: int
+
+
+def _called(call: CollectiveCall, group: Any, dtype: str) -> _Call:
+    kind, n = TYPES[call.dtype or dtype], dist.get_world_size(group)
+    whole = torch.ones(call.nbytes // kind.itemsize, dtype=kind)
+    part = torch.ones(len(whole) // n, dtype=kind)
+    made: dict[str, tuple[Callable[..., Any], Tensor, int]] = {
+        "all_reduce": (lambda **how: dist.all_reduce(whole, **how), whole, n),
+        "all_gather": (lambda **how: ALL_GATHER(whole, part, **how), whole, 1),
+        "reduce_scatter": (lambda **how: REDUCE_SCATTER(part, whole, **how), part, n),
+        "all_to_all": (lambda **how: dist.all_to_all_single(torch.empty_like(whole), whole, **how), whole, 1),
+    }
+    start, out, value = made[call.collective]
+    return _Call(lambda: start(group=group, async_op=True), out, value)
 
 
 # --- small programs ---
