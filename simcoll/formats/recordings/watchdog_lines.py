@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 from simcoll.formats.recordings.events import UNNAMED, Event, Group, Recording, What
 from simcoll.schedule.names import collective_named
 
-# Lines of ProcessGroupNCCL.cpp; groups were numbered `[PG 1 Rank 3]` up to PyTorch 2.4.
+# Lines of ProcessGroupNCCL.cpp; groups were numbered `[PG 1 Rank 3]` up to PyTorch 2.4, and calls were not before 1.13.
 _TIMEOUT: Final = re.compile(
     r"\[Rank (?P<rank>\d{1,7})\] Watchdog caught collective operation timeout: "
-    r"WorkNCCL\(SeqNum=(?P<number>\d{1,18}), OpType=(?P<name>\w{1,40}),"
+    r"WorkNCCL\((?:SeqNum=(?P<number>\d{1,18}), )?OpType=(?P<name>\w{1,40}),"
     r"(?: NumelIn=(?P<count>\d{1,18}), NumelOut=(?P<out>\d{1,18}),)?"
 )
 _STATUS: Final = re.compile(
@@ -52,7 +52,7 @@ def read(text: str, source: str) -> Iterator[Recording]:
     for line in _TIMEOUT.finditer(text):
         name = _NAMES.get(line["name"]) or collective_named(line["name"]) or line["name"].lower()
         shapes = tuple(((int(line[side]),) if line[side] else ()) for side in ("count", "out"))
-        found.setdefault(int(line["rank"]), (int(line["number"]), What(name, (shapes[0],), (shapes[1],))))
+        found.setdefault(int(line["rank"]), (int(line["number"] or 0), What(name, (shapes[0],), (shapes[1],))))
     groups = dict[tuple[str, str], Group]()
     ranks = dict[int, Recording]()
     for line in _STATUS.finditer(text):
