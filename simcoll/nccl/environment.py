@@ -31,7 +31,15 @@ SYMMETRIC_KERNELS: Final = (
     *("ReduceScatter_LL", "ReduceScatter_LD", "ReduceScatter_LDMC"),
 )
 _NUMBERED: Final[tuple[Level, ...]] = ("LOC", "PIX", "PXB", "PHB", "SYS")  # greater numbers mean the last level
-_SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME"))  # select or configure sockets
+_SOCKETS: Final = frozenset(("NCCL_NET", "NCCL_IB_DISABLE"))  # select sockets
+# Of logs, of errors, of how processes meet, and of how hosts reach each other, which is in the machine's file.
+_WITHOUT_EFFECT: Final = frozenset((
+    "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_DEBUG_TIMESTAMP_FORMAT", "NCCL_TOPO_DUMP_FILE",
+    "NCCL_GRAPH_DUMP_FILE", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_CHECKS_DISABLE",
+    "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_COMM_ID", "NCCL_RAS_ENABLE", "NCCL_RAS_ADDR", "NCCL_OOB_NET_ENABLE",
+    "NCCL_OOB_NET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_HOSTID", "NCCL_IB_GID_INDEX",
+    "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ROCE_VERSION_NUM",
+))  # fmt: skip
 _NVLS: Final = frozenset(("nvls", "nvls_tree"))
 
 
@@ -180,7 +188,8 @@ _Never = Annotated[Literal["LOC"], _named(["LOC"]), WithJsonSchema({"enum": ["LO
 
 
 class NcclEnv(Model):
-    """Environment variables of NCCL, by name. For variables that are not set, NCCL's own rules decide."""
+    """Environment variables of NCCL, by name. For variables that are not set, NCCL's own rules decide. Variables of
+    logs, errors and connections (NCCL_DEBUG, NCCL_SOCKET_IFNAME, NCCL_IB_TIMEOUT, …) are taken, and change nothing."""
 
     NCCL_ALGO: _Listed | None = None
     """Algorithms that NCCL may choose: `Tree`; `Ring,Tree`; `^NVLS` (all but NVLS); `allreduce:Tree;broadcast:Ring`. It
@@ -247,9 +256,11 @@ class NcclEnv(Model):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, data: object) -> object:
-        unknown = [repr(name) for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
-        if unknown:
-            sockets = isinstance(data, dict) and _SOCKETS & {*data}
+        if not isinstance(data, dict):
+            return data
+        data = {name: value for name, value in data.items() if name not in _WITHOUT_EFFECT}
+        if unknown := [repr(name) for name in data if name not in cls.model_fields]:
+            sockets = _SOCKETS & {*data}
             known = f"set {', '.join(cls.model_fields)}"
             cure = "for sockets take `profile: PROFILE+tcp`, e.g. nccl-hopper+tcp" if sockets else known
             raise ValueError(f"{', '.join(unknown)}: not modelled; {cure}")

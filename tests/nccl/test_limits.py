@@ -84,6 +84,7 @@ def test_ways_that_are_not_modelled_are_refused(env: dict[str, Any], on: str, sa
     ).rows()
     assert said in row["status"]
     assert time_us(env) == time_us({})
+    assert time_us({"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0"}, nodes=2) == time_us({}, nodes=2)
     assert time_us({"NCCL_IB_MERGE_NICS": 0}, nodes=2) == time_us({}, nodes=2)
 
 

@@ -22,8 +22,8 @@ from simcoll.topology.wiring import GPU_LINKS
 
 NVLINKS: Final = {60: 4, 70: 6, 75: 2, 80: 12, 86: 4, 90: 18, 100: 18, 103: 18}
 """Number of NVLinks of a GPU by compute capability, by data sheets (P100, V100, RTX 8000, A100, A40, H100, B200)."""
-_SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 80: "dgx-a100", 86: "l40s-pcie", 89: "l40s-pcie", 90: "hgx-h100",
-                   100: "hgx-b200", 103: "hgx-b300", 120: "rtx-pro-6000"}  # fmt: skip
+_SYSTEMS: Final = {60: "dgx1-v100", 70: "dgx1-v100", 75: "t4-pcie", 80: "dgx-a100", 86: "a40-pcie", 89: "l40s-pcie",
+                   90: "hgx-h100", 100: "hgx-b200", 103: "hgx-b300", 120: "rtx-pro-6000", 121: "dgx-spark"}  # fmt: skip
 
 
 def system_of(capability: int) -> str:

@@ -431,5 +431,5 @@ def read_graphs(text: str, source: str, assumed: str | None = None) -> Sketch:
 
 
 def _row(kind: str, graph: ChannelGraph, gpus: int, nodes: str) -> dict[str, Any]:
-    keys = graph.model_dump(exclude={"orders", "latency_us"})
+    keys = graph.model_dump(exclude={"orders", "latency_us", "nics"})
     return {"graph": kind, "nodes": nodes, "gpus": gpus, **keys, "orders": [list(order) for order in graph.orders]}
