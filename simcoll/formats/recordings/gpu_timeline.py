@@ -215,6 +215,7 @@ class _Host:
         self.rank = rank
         self.marks: dict[int, _Made] = {}
         ends = sorted((work.end, at) for at, work in enumerate(works))
+        self.busy = ends[-1][0]
         launches = sorted(work.launched or 0 for work in works)
         self.syncs = list[tuple[int, GpuWork]]()
         for begin, end in sorted(syncs):
@@ -230,7 +231,8 @@ class _Host:
 
     def made(self, end: int) -> list[_Made]:
         """Return the host's intervals up to the `end` of the step."""
-        self.mark(end)
+        if end > self.busy:  # else the step ends with the GPU's work
+            self.mark(end)
         found, now, after = list[_Made](), 0, list[_Made | GpuWork]()
         changes = [(at, None) for at in self.marks] + [(at, work) for at, work in self.syncs if at < end]
         for at, work in sorted(changes, key=lambda change: change[0]):
