@@ -119,7 +119,7 @@ def test_a_trace_comes_back(tmp_path: Path, given_ranks: int) -> None:
     assert simcoll("explain", plan).status == 0
     again = simcoll("run", plan, "--json", "--set", "workload.measured_on=null").json["points"][0]
     assert again["time_us"] == pytest.approx(made["time_us"], rel=0.02)
-    links = ["--set", "topology.nic_bandwidth=1 GB/s"]
+    links = ["--set", "topology.nic_bandwidth=1 GB/s", "--set", "workload.algorithm=ring"]
     slower = [
         simcoll("run", file, "--json", *links).json["points"][0]["time_us"] for file in (plan, tmp_path / "made.yaml")
     ]
