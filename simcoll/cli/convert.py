@@ -38,7 +38,8 @@ FORMATS = (
     "columns",
     multiple=True,
     metavar="COLUMN=VALUE",
-    help="Value for all rows of a measured table without one in this column; step=N or step=all of a trace.",
+    help="Value for all rows of a measured table without one in this column. Of a trace: step=N or step=all, "
+    "ranks=N for a larger job, bucket_cap=SIZE to join all-reduces.",
 )
 @JSON
 def import_(

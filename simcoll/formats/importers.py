@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from simcoll import units
 from simcoll.config import input_files, yaml_tree
 from simcoll.config.input_files import ImportLog, decoded
 from simcoll.errors import Diagnostic, InputError, Place, ScheduleError, did_you_mean
@@ -65,9 +66,6 @@ def convert(text: str, source: str, asked: ImportOptions, kind: str | None = Non
         if kind is None:
             if not text.strip():
                 raise InputError(f"{source}: the file is empty", f"give {_WHAT}")
-            if any(word in text for word in _TRACES):
-                problem = f"{source}: a trace, as PyTorch, Chakra and simcoll write them, which simcoll cannot read yet"
-                raise InputError(problem, "write its computation and its calls as a workload")
             known = "; or name the kind of file with --as: " + ", ".join(KINDS)
             raise InputError(f"{source}: the kind of this file is not recognised", f"give {_WHAT}{known}")
     if kind not in KINDS:
@@ -112,14 +110,19 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
     if asked.assumed is None:
         notes.assume(f"the machine is {system}; --assume NAME takes another")
     gpus = load_system(system).counts.get("gpu") or 1
-    return Imported("workload", recorded_plan.plan(read, system, gpus, notes), (".yaml", ".yml"), notes)
+    try:
+        ranks = int(asked.columns["ranks"]) if "ranks" in asked.columns else None
+        cap = units.parse(asked.columns.get("bucket_cap", "0 B"), "size")
+    except ValueError as error:
+        raise InputError(f"--set: {error}", "write e.g. --set ranks=64, or --set 'bucket_cap=100 MiB'") from None
+    written = recorded_plan.plan(read, system, gpus, notes, ranks, cap)
+    return Imported("workload", written, (".yaml", ".yml"), notes)
 
 
 _WHAT: Final = (
     "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, "
     "node-link JSON, or a measured table"
 )
-_TRACES: Final = ('"traceEvents"', '"workload_graph"', '"ctrl_deps"', "is_cpu_op", "comm_type")  # words of traces only
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
 

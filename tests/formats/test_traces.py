@@ -127,6 +127,20 @@ def test_a_trace_comes_back(tmp_path: Path, given_ranks: int) -> None:
     assert slower[0] > 1.05 * made["time_us"]
 
 
+def test_a_trace_of_a_larger_job(tmp_path: Path) -> None:
+    """A job of twice as many ranks, and one with larger buckets, take as long as if simulated so from the start."""
+    folder, _ = traces(tmp_path / "traces", DDP.replace("algorithm: ring, ", ""))
+    for asked, keys in (
+        ("ranks=32", ["topology.nodes=4"]),
+        ("bucket_cap=24 MiB", ["workload.bucket_cap=24 MiB", "workload.first_bucket=same"]),
+    ):
+        row = imported([folder / "rank0.json.gz"], tmp_path / "plan.yaml", "--set", asked)
+        changed = [word for key in keys for word in ("--set", key)]
+        made = simcoll("run", tmp_path / "made.yaml", "--json", *changed).json["points"][0]
+        assert (row["ranks"], row["algorithm"]) == (made["ranks"], made["algorithm"])
+        assert row["time_us"] == pytest.approx(made["time_us"], rel=0.002)
+
+
 def kineto(**more: Any) -> dict[str, Any]:
     """A trace of two steps with one kernel each and, with `more`, further arguments of a call of NCCL."""
     events: list[dict[str, Any]] = []

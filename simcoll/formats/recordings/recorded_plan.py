@@ -39,14 +39,20 @@ def period(keys: Sequence[Hashable]) -> int:
     return next(repeats, n)
 
 
-def plan(recordings: Sequence[Recording], system: str, gpus: int, notes: ImportLog) -> str:
+def plan(
+    recordings: Sequence[Recording], system: str, gpus: int, notes: ImportLog, ranks: int | None = None,
+    bucket_cap: int = 0,
+) -> str:  # fmt: skip
     """Return the scenario of `document` as YAML, with the notes as comments."""
-    scenario = document(recordings, system, gpus, notes)
+    scenario = document(recordings, system, gpus, notes, ranks, bucket_cap)
     remarks = [f"# {line}" for line in ["Made by simcoll import of a recorded job.", *str(notes).splitlines()]]
     return "\n".join([*remarks, yaml_tree.dump(scenario, inline=True)])
 
 
-def document(recordings: Sequence[Recording], system: str, gpus: int, notes: ImportLog) -> dict[str, Any]:
+def document(
+    recordings: Sequence[Recording], system: str, gpus: int, notes: ImportLog, ranks: int | None = None,
+    bucket_cap: int = 0,
+) -> dict[str, Any]:  # fmt: skip
     """Return a scenario with the recorded step of a job: of calls alone the last whole one. It runs on as many
     nodes of `system`, of `gpus` ranks each, as hold it. Ranks without a recording are replicas of the given rank below
     them. Raises InputError if the recordings hold neither a call that simcoll has nor computations."""
@@ -59,14 +65,23 @@ def document(recordings: Sequence[Recording], system: str, gpus: int, notes: Imp
     calls = [(each.call, each.took) for intervals in steps.values() for each in intervals if each.call]
     known = [rank for event, _ in calls for rank in _ranks(event, members[event.group.key])]
     n = max(*known, *steps, *(rec.world - 1 for rec in recordings)) + 1 if known else max(steps) + 1
+    grown = members
+    if ranks is not None and ranks != n:
+        if ranks < n:
+            raise InputError(f"ranks={ranks}: the recorded job has {n}", "give a multiple of them")
+        grown = {key: _grown(each, n, ranks) for key, each in members.items()}
+        notes.assume(f"{ranks} ranks in place of {n}: groups that span the job grow, and keep the sizes of their calls")
+        n = ranks
     if n > len(steps):
         notes.assume(f"{n - len(steps)} of {n} ranks have no recording: each is a replica of the given rank below it")
-    operations = _Merge(steps, n, members, notes).operations()
+    operations = _Merge(steps, n, grown, members, notes).operations()
+    operations = _in_buckets(operations, bucket_cap) if bucket_cap else operations
     dtypes = Counter[str]()
     for event, _ in calls:
         for dtype in event.what.dtypes[:1]:
             dtypes[_TORCH.get(dtype, "")] += event.what.nbytes(len(_ranks(event, members[event.group.key])))
     dtype = max((name for name in dtypes if name), key=lambda name: dtypes[name], default="float32")
+    measured = any(took for _, took in calls) and grown is members and not bucket_cap
     item = next(row.itemsize for row in DTYPES if row.name == dtype)
     for operation in operations:
         if "size" in operation:  # calls of smaller types have whole elements of this one, too
@@ -81,7 +96,7 @@ def document(recordings: Sequence[Recording], system: str, gpus: int, notes: Imp
         **({"ranks": n} if n != nodes * gpus else {}),
         "dtype": dtype,
         "workload": {
-            **({"measured_on": {**topology}} if any(took for _, took in calls) else {}),
+            **({"measured_on": {**topology}} if measured else {}),
             "operations": operations,
         },
     }
@@ -142,12 +157,52 @@ def stream_of(group: Group) -> str:
     return f"group {group.description or group.name}"
 
 
+def _grown(ranks: tuple[int, ...], n: int, more: int) -> tuple[int, ...]:
+    """Return a group of a job of `n` ranks in one of `more` ranks: one that spans the job at equal distances grows.
+
+    >>> _grown((1, 3), 4, 8), _grown((0, 1), 4, 8)
+    ((1, 3, 5, 7), (0, 1))
+    """
+    stride = ranks[1] - ranks[0] if len(ranks) > 1 else n
+    return tuple(range(ranks[0], more, stride)) if ranks == tuple(range(ranks[0] % stride, n, stride)) else ranks
+
+
+def _in_buckets(operations: Sequence[dict[str, Any]], cap: int) -> list[dict[str, Any]]:
+    """Return operations in which all-reduces of equal groups are joined up to `cap` bytes, as buckets of gradients: a
+    bucket is closed by the call with which it reaches the cap, and before work that waits for one of its calls."""
+    found, held, instead = list[dict[str, Any]](), dict[str, dict[str, Any]](), dict[str, str]()
+    for operation in operations:
+        for key, open_ in [*held.items()]:
+            if open_["name"] in operation.get("after", ()):
+                del held[key]
+        if operation.get("collective") == "all_reduce" and "size" in operation:
+            key = str([operation.get(each) for each in ("stream", "ranks", "groups")])
+            if before := held.pop(key, None):
+                found.remove(before)
+                instead[before["name"]] = operation["name"]
+                after = dict.fromkeys([*before.get("after", ()), *operation.get("after", ())])
+                operation = {**operation, "size": before["size"] + operation["size"], "after": [*after]}
+                operation.pop("time", None)
+            if operation["size"] < cap:
+                held[key] = operation
+        found.append(operation)
+
+    def name(of: str) -> str:
+        return name(instead[of]) if of in instead else of
+
+    return [
+        {**each, "after": [*dict.fromkeys(map(name, each["after"]))]} if "after" in each else each for each in found
+    ]
+
+
 class _Merge:
     """Merges the intervals of ranks to operations, in an order that keeps that of each rank. Equal work of several
     ranks is one operation, whose time is the median; so are equal calls that groups make at the same time."""
 
-    def __init__(self, steps: Mapping[int, Sequence[Interval]], n: int, members: Members, notes: ImportLog):
-        self.steps, self.n, self.members, self.notes = steps, n, members, notes
+    def __init__(
+        self, steps: Mapping[int, Sequence[Interval]], n: int, members: Members, recorded: Members, notes: ImportLog
+    ):
+        self.steps, self.n, self.members, self.recorded, self.notes = steps, n, members, recorded, notes
         given = [*steps]
         self.like = {rank: given[max(0, bisect.bisect(given, rank) - 1)] for rank in range(n)}  # whose replica it is
         self.replicas = grouped(range(n), self.like.__getitem__)
@@ -200,11 +255,15 @@ class _Merge:
         found = dict[Hashable, list[list[int]]]()
         for ranks in ready:
             head, group = heads[ranks[0]], self._group(heads[ranks[0]])
-            kind = _what(head).nbytes(len(group)), _what(head).collective, head.stream, len(group)
+            kind = self._size(head), _what(head).collective, head.stream, len(group)
             others = {rank for each in found.get(kind, ()) for rank in self._group(heads[each[0]])}
             if not others & {*group}:
                 found.setdefault(kind, []).append(ranks)
         return [*found.values()]
+
+    def _size(self, head: Interval) -> int:
+        assert head.call
+        return head.call.what.nbytes(len(_ranks(head.call, self.recorded[head.call.group.key])))
 
     def _group(self, head: Interval) -> tuple[int, ...]:
         assert head.call
@@ -224,7 +283,7 @@ class _Merge:
                 if not taken & {*moved} and all(self.like[r] in everyone and r not in self.steps for r in moved):
                     groups.append(moved)
                     taken |= {*moved}
-        what, size = _what(heads[everyone[0]]), _what(heads[everyone[0]]).nbytes(len(groups[0]))
+        what, size = _what(heads[everyone[0]]), self._size(heads[everyone[0]])
         took = {rank: heads[rank].took for rank in everyone}
         call: dict[str, Any] = {"collective": "send_recv" if what.peers else what.collective}
         if call["collective"] != "barrier" and (size or not all(took.values())):
