@@ -82,7 +82,11 @@ def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = (
     shared = "   ".join(
         f"{name} {values_of(good or rows, name)}" for name in ("topology", "profile", "sharing", "dtype")
     )
-    waiting = " + waiting (for other ranks' computations, e.g. a pipeline's bubble)" if "waiting_us" in times else ""
+    waiting = (
+        " + waiting (for other ranks' computations, as in a pipeline's bubble, or the host)"
+        if "waiting_us" in times
+        else ""
+    )
     meaning = f"# step = compute (of the rank that computes most){waiting} + exposed (what communication adds)"
     if training:
         parts = [name.removesuffix("_us") for name in (*idle, *more)]

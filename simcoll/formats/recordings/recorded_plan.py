@@ -87,7 +87,8 @@ def document(
         if "size" in operation:  # calls of smaller types have whole elements of this one, too
             operation["size"] = f"{-(-operation['size'] // item) * item} B"
     longest = max(map(len, steps.values()))
-    notes.read.append(f"{len(steps)} ranks, a step of {longest} intervals a rank, {len(operations)} operations")
+    recorded = "1 rank" if len(steps) == 1 else f"{len(steps)} ranks"
+    notes.read.append(f"{recorded}, a step of {longest} intervals a rank, {len(operations)} operations")
     nodes = -(-n // gpus)
     topology = {"system": system, **({"nodes": nodes} if nodes > 1 else {})}
     return {
