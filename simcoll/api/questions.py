@@ -17,12 +17,14 @@ from simcoll.prediction import predict as predicting
 from simcoll.prediction import sweep, workers
 from simcoll.prediction.predictions import Prediction
 from simcoll.prediction.result_rows import check_writable, write_atomically
+from simcoll.prediction.summary_sentence import of_training
 from simcoll.scenario import caveats, scenario_files
 from simcoll.scenario.scenario_files import Point
 from simcoll.schedule import values as schedule_values
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
 from simcoll.units import unboxed
+from simcoll.workload.training_keys import TrainingStep
 
 if TYPE_CHECKING:
     from simcoll.accuracy.triage.given_files import GivenFile
@@ -144,10 +146,17 @@ def explain(asked: Asked = None, /, *, what_if: bool = True, **keys: Any) -> Rep
     from simcoll.config import text_table
     from simcoll.explanation.explain import SCHEMA, explanation, text
     from simcoll.explanation.explained_run import explained_run
+    from simcoll.explanation.training_advice import explained_step
+    from simcoll.report import training_text
     from simcoll.report.overlap import summary
     from simcoll.report.verdicts import of_explanation, of_several
 
-    runs = [explained_run(point) for point in points_of(asked, keys)]
+    points = points_of(asked, keys)
+    if any(isinstance(point.scenario.workload, TrainingStep) for point in points):
+        steps = [explained_step(point, what_if) for point in points]
+        said = "\n\n".join(map(training_text.explanation, steps))
+        return Reply(named({"schema": SCHEMA, "points": steps}), f"{of_training(steps[0])}.", said)
+    runs = [explained_run(point) for point in points]
     found = [explanation(run, what_if) for run in runs]
     shown = "\n".join([text(found), *(line for run in runs for line in summary(run.ran))])
     verdict = of_explanation(found[0]) if len(found) == 1 else of_several(found)
@@ -168,14 +177,20 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
     'ring'
     """
     from simcoll.explanation.recommendation import SCHEMA, recommendations
-    from simcoll.report import recommendation_text
+    from simcoll.explanation.training_advice import StepSearch
+    from simcoll.report import recommendation_text, training_text
     from simcoll.report.verdicts import of_recommendations
 
     workers.check_jobs(jobs)
     names = [among] if isinstance(among, str) else among
     if names is not None and (not isinstance(names, Sequence) or not names):
         raise InputError(f"among={among!r} names no algorithm", "give names, e.g. ['ring', 'tree'], or leave it out")
-    questions = recommendations(points_of(asked, keys), names)
+    points = points_of(asked, keys)
+    if isinstance(points[0].scenario.workload, TrainingStep):
+        best = StepSearch(points[0]).document()
+        text = training_text.recommendation(best)
+        return Reply(named({"schema": SCHEMA, **best}), text.partition("\n#")[0], text)
+    questions = recommendations(points, names)
     for question in questions:
         question.simulate(jobs, lambda: None)
     found = [question.document() for question in questions]

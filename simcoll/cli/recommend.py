@@ -61,8 +61,10 @@ def recommend(
     names = [name.strip() for names in among for name in names.split(",")]
     points = load(scenario, sets)
     if isinstance(points[0].scenario.workload, TrainingStep):
-        found = StepSearch(points[0]).document()
-        print(json.dumps({"schema": SCHEMA, **found}, indent=1) if as_json else training_text.recommendation(found))
+        found = {"schema": SCHEMA, **StepSearch(points[0]).document()}
+        if output:
+            result_rows.write_atomically(output, json.dumps(found, indent=1) + "\n")
+        print(json.dumps(found, indent=1) if as_json else training_text.recommendation(found))
         return
     asked = recommendations(points, names if among else None)
     _simulate(asked, jobs, quiet)

@@ -22,6 +22,8 @@ from simcoll.scenario.scenario_files import Point, load
 from simcoll.workload.workload_keys import SMALL, TEMPLATES
 
 pytestmark = needs("torch")
+torch = pytest.importorskip("torch")
+compute_times = pytest.importorskip("simcoll.measurement.torch_backend.compute_times")
 
 STEP = {
     "template": "ddp",
@@ -161,6 +163,17 @@ def test_a_training_step_runs_by_its_plan() -> None:
     assert row["verified"]
     slept = sum(work.time_ps for work in plan_on_all_ranks(point.scenario).works if 0 in work.ranks and not work.call)
     assert slept / 1e6 < row["compute_us"] < row["time_us"]
+
+
+def test_tables_of_computing_times_are_those_that_models_read() -> None:
+    """On a processor, too, each product and attention gets a time; a larger product takes longer."""
+    here = torch.device("cpu")
+    small, large = compute_times.gemms(here, tokens=(8, 512), widths=(512,))
+    assert list(small) == ["dtype", "m", "n", "k", "torch_us"]
+    assert 0 < small["torch_us"] < large["torch_us"]
+    rows = list(compute_times.attentions(here, sequences=(16,), heads=(2,)))
+    assert [(row["head_dim"], row["seq"]) for row in rows] == [(64, 16), (128, 16)]
+    assert all(row["torch_us"] > 0 for row in rows)
 
 
 @needs_root

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command import simcoll as simcoll_command
 
 import simcoll
 from simcoll.config.yaml_tree import Place, located
@@ -235,6 +238,7 @@ STEP = {
 def test_explain_adds_up_and_answers_what_if() -> None:
     """The parts of `explain` are the step; a change that the answer promises gives the same time if asked for."""
     document = explained_step(load_points(STEP)[0])
+    assert simcoll.explain(STEP, what_if=False)["points"] == [{**document, "what_if": []}]
     assert sum(part["time_us"] for part in document["parts"]) == pytest.approx(document["time_us"])
     changed = next(each for each in document["what_if"] if each["change"] == "tp 1 in place of 2")
     work = {**STEP["workload"], "parallel": {"tp": 1, "pp": 2, "sharding": "zero1"}}
@@ -244,10 +248,22 @@ def test_explain_adds_up_and_answers_what_if() -> None:
 def test_recommend_finds_the_best_choice_that_fits() -> None:
     """The best choice is no slower than the step asked about, all choices fit, and margins count from the best."""
     document = StepSearch(load_points(STEP)[0]).document()
+    assert simcoll.recommend(STEP)["choices"] == document["choices"]
     times = [choice["step_us"] for choice in document["choices"]]
     assert times == sorted(times) and times[0] <= simcoll.run(STEP)[0]["step_us"]
     assert all(choice["memory_GB"] <= choice["memory_limit_GB"] for choice in document["choices"])
     assert [round(time / times[0] - 1, 9) for time in times] == [round(c["margin"], 9) for c in document["choices"]]
+
+
+def test_a_step_is_the_same_at_every_door(tmp_path: Path) -> None:
+    """Command line, YAML and Python, on a shipped machine and on a file that says the same, to the last digit."""
+    path = tmp_path / "step.yaml"
+    path.write_text(json.dumps(STEP), encoding="utf-8")
+    done = simcoll_command("run", path, "--json")
+    machine = tmp_path / "machine.yaml"
+    machine.write_text("{system: hgx-h100, nodes: 1}\n", encoding="utf-8")
+    rows = [simcoll.run(STEP)[0], simcoll.run(path)[0], simcoll.run({**STEP, "topology": str(machine)})[0]]
+    assert {row["time_ps"] for row in rows} == {round(json.loads(done.out)["points"][0]["time_us"] * 1e6)}
 
 
 def test_zero_shares_the_memory_of_the_kinds_it_names() -> None:
