@@ -365,6 +365,19 @@ def test_watchdog_lines(tmp_path: Path, lines: list[tuple[int, int, int]], cause
 
 
 @pytest.mark.parametrize(
+    ("ranks", "cause", "rank"), [((0, 1, 2, 3, 4, 6, 7), "dead rank", 5), ((0, 4, 8, 12), "stuck call", None)]
+)
+def test_a_gap_in_a_group_is_a_missing_rank(
+    tmp_path: Path, ranks: tuple[int, ...], cause: str, rank: int | None
+) -> None:
+    """Ranks of a group that no file lists lie at equal distances, so a gap is a rank without a file."""
+    text = "".join(waits_in_vain(each, 40, 47) for each in ranks)
+    (tmp_path / "stderr.txt").write_text(text.replace("PG ID 0 PG GUID 0(default_pg)", "PG ID 2 PG GUID 2(dp)"))
+    document = verdict(tmp_path / "stderr.txt")
+    assert (document["cause"], document["where"]["rank"]) == (cause, rank)
+
+
+@pytest.mark.parametrize(
     ("line", "cause", "where"),
     [
         (

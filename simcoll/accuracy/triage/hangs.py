@@ -9,6 +9,7 @@ before these findings, which therefore have no time (`when`).
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from simcoll.formats.recordings.events import UNNAMED, Event, Group, Recording, 
 
 LONG_NS: Final = 60 * 10**9  # no call takes as long as this, while its rank records others
 MOST_RANKS: Final = 2**20
+GAPS: Final = 1.25  # ranks of an even row for each one that was seen, up to which the others are taken for missing
 MOST_SHOWN: Final = 8  # calls of ranks that are shown as evidence
 _INPUTS: Final = ("all_reduce", "reduce", "broadcast", "all_gather", "gather")  # whose inputs are equally large
 _OUTPUTS: Final = ("reduce_scatter", "scatter")
@@ -141,12 +143,16 @@ class Job:
     # --- who waits, and for whom ---
 
     def members(self, group: Group) -> Collection[int]:
-        """Return the ranks of a group: those that files name, else those that were seen in it."""
+        """Return the ranks of a group: those that files name, else those that were seen in it, and ranks without a file
+        where the distances between the seen ones leave few gaps."""
         if group.ranks:
             return group.ranks
         if group.name in ("0", UNNAMED) or len(self._last[group]) == 1:  # the default group has all; none waits alone
             return range(max(self.seen) + 1) if max(self.seen) < MOST_RANKS else self.seen.keys()
-        return self._last[group].keys()
+        seen = sorted(self._last[group])
+        step = math.gcd(*(rank - seen[0] for rank in seen))
+        few = step and (seen[-1] - seen[0]) // step < GAPS * len(seen)
+        return {*seen, *(rank for rank in range(seen[0], seen[-1], step) if rank not in self.seen)} if few else seen
 
     def _has_joined(self, rank: int, group: Group, number: int) -> bool:
         last = self._last[group].get(rank)
