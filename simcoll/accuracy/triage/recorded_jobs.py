@@ -10,13 +10,12 @@ from simcoll.accuracy.triage import tables
 from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.hangs import Job
+from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.accuracy.triage.slow_steps import FEWEST, Late, Timing
 from simcoll.errors import InputError, visible
 from simcoll.formats import measured
 from simcoll.formats.recordings import flight_recorder, inspector, watchdog_lines
 from simcoll.formats.recordings.events import Recording
-from simcoll.scenario import scenario_files
-from simcoll.topology import topology_builder
 
 
 def looks(file: GivenFile) -> bool:
@@ -96,7 +95,7 @@ def _ranks_of_a_node(case: Case, ranks: Sequence[Late]) -> int | None:
     """Return how many ranks share a node: as many as it has GPUs, or as the number of nodes says; None if unknown."""
     if case.nodes and ranks:
         return -(-(max(late.rank for late in ranks) + 1) // case.nodes)
-    system = topology_builder.described(scenario_files.topology_spec(case.machine)) if case.machine else None
+    system = system_of(case.machine)
     return (system.counts.get("gpu") or None) if system else None
 
 
