@@ -1,266 +1,430 @@
-"""Fit the parameters of GPUs and frameworks (gpus.yaml, frameworks.yaml) to published training steps, and say how well
-steps are predicted that were not fitted.
+"""Fit the parameters of GPUs and frameworks (gpus.yaml, frameworks.yaml) to published training steps, and print how well
+steps are predicted that were not fitted: the tables of validation/steps/README.md.
 
-    python tools/fit_steps.py points OUT.json [--every 1] [--only TABLE,…]   predicts rows, with slopes
-    python tools/fit_steps.py fit OUT.json …                         prints fitted parameters, and errors held out
+    python tools/fit_steps.py points FILE [--only TABLE,…]    plans the rows of the tables (hours); keeps what FILE has
+    python tools/fit_steps.py fit FILE                        prints fitted parameters, and the tables (minutes)
 
-Every row is predicted by the same plan as any other step. The slope of its time in each parameter (both as
-logarithms) parameter comes from the parts of the step. The fit is the least squares of this linear model, with
-the weight of a row falling beyond an error of 4 %. A held-out error is that of the rows of a group (a model, a scale, a
-source) with the parameters fitted to all other rows. After a fit, enter the values, and make the points again.
+A step takes as long as the longest path through its plan. Each operation of a path takes a time that is linear in the
+parameters, or the launch floor. `points` plans each row with several settings of the parameters, and keeps each longest
+path with its parts: seconds of GEMMs, attention and so on at factor 1, and of exchanges. So `fit` computes the time with
+any parameters as the longest of these paths, without planning again. It fits least squares of the logarithms of the
+times; beyond an error of 4 % a row's weight falls. Each fit begins at the same neutral parameters (PARAMETERS), within
+physical bounds; so no fit knows the rows that are held out of it. Shipped parameters are not read, but for the check at
+the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import lsq_linear
+from scipy.optimize import least_squares
 
 from simcoll.accuracy.published_steps import Door, MissingError, keys_of, rows_of
 from simcoll.errors import SimcollError
-from simcoll.prediction.training_step import TrainingPrediction
 from simcoll.units import PS_PER_S
-from simcoll.workload.compute import gpus
-from simcoll.workload.transformer import Transformer
+from simcoll.workload.compute import Compute, gpus
+from simcoll.workload.training_plan import COMPUTE, OPTIMIZER_BYTES, PARTS, Planner, StepPlan
 
 FOLDER: Final = Path(__file__).parents[1] / "validation" / "steps"
-BOUND: Final = 0.02  # share of waiting for launches from which they count as what binds
+EVERY: Final = {"vtrain_single": 18, "nanotron": 2}  # of large tables, every so-many-th row is planned
+FEW: Final = 20  # with fewer rows, the interval of a framework is that of all
 ERROR: Final = 0.04  # beyond it the weight of a row falls
+KINDS: Final = ("fixed", "gemm", "gemm bf16", "attention", "scores", "elementwise", "tp", "hidden", "state", "pass")
+# What a parameter is called begins with its kind: neutral value, least, most.
+PARAMETERS: Final = {
+    "gemm": (1.1, 1.0, 1.5),  # a GEMM in a job is not faster than alone
+    "hbm_efficiency": (0.75, 0.5, 1.0),  # no kernel exceeds the memory's bandwidth
+    "interference": (3e11, 5e10, 3e12),
+    "elementwise": (1.7, 1.0, 5.0),  # no kernels move less than the least
+    "attention": (0.3, 0.1, 0.8),
+    "score_bytes": (10.0, 4.0, 30.0),  # one write and one read of 16 bits at least
+    "tensor_shown": (0.5, 0.0, 1.0),
+    "launch": (3e-4, 0.0, 3e-3),
+    "skew": (2e-5, 0.0, 3e-4),
+    "launch_pipelined": (1e-4, 0.0, 2e-3),
+    "gap": (1e-4, 0.0, 1e-3),
+}
+SETTINGS: Final = ((1.0, 1.0, 0.0, 1e13), (1.3, 2.0, 5e-4, 2e11), (1.1, 4.0, 2e-3, 1e11), (1.0, 1.5, 0.0, 1e11))
 
 
-def slopes(found: TrainingPrediction) -> dict[str, float]:
-    """Return by how much the logarithm of a step's time rises with the logarithm of each parameter, from the parts of
-    the step: what computes longer, lengthens the step by its share (bubble and waiting grow with the rest)."""
-    planner, compute = found.planner, found.planner.compute
-    way, kernel, source = compute.framework, compute.kernel, compute.of.source
-    parts = found.breakdown
-    busy = found.time_ps - parts["bubble"] - parts["wait"]
-    name = found.step.framework.name
-    own = "unfused" in way.attention
-    share = {part: took / busy for part, took in parts.items()}
-    made = {
-        f"{source} interference": -share["interference"],
-        f"{source} hbm_efficiency": -share["elementwise"] - share["optimizer"],
-        f"{source} gemm {found.step.dtypes.compute}": share["gemm"],
-        f"elementwise {name if own else compute.kernels}": share["elementwise"],
-    }
-    if kernel.score_bytes:
-        made[f"{name} score_bytes"] = 0.7 * share["attention"]
-    elif kernel.efficiency:
-        made[f"{way.attention} {source}"] = -share["attention"]
-    if found.step.overlap.tensor and way.tensor_shown < 1:
-        made[f"{name} tensor_shown"] = share["tp"]
-    if way.gap:
-        made[f"{name} gap"] = share["launch"]
-    elif share["launch"] > BOUND:  # the floor binds: it alone counts in blocks
-        tp = found.step.parallel.tp
-        base = way.launch.get(compute.kernels, 0.0)
-        bound = share["launch"] + share["gemm"] + share["elementwise"] + share["attention"] + share["tp"]
-        made = {key: value * 0.2 for key, value in made.items()}
-        made[f"{name} launch"] = 0.9 * bound * base / planner.launch_s
-        key = f"{name} launch_pipelined" if found.step.parallel.pp > 1 else f"{name} launch_tensor"
-        if tp > 1 and planner.launch_s > base:
-            made[key] = 0.9 * bound * (1 - base / planner.launch_s)
-    return {key: value for key, value in made.items() if abs(value) > 1e-4}
+# --- points ---
 
 
-def points(out: Path, every: int, only: Sequence[str]) -> None:
-    """Predict rows of all tables, and write times, errors and slopes; finished rows of `out` are kept."""
-    made: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-    for path in sorted(FOLDER.glob("*.csv")):
-        if path.stem.startswith("memory") or (only and path.stem not in only):
-            continue
-        every_row = rows_of(path.read_text(), str(path))
-        rows = [(line, row) for line, row in every_row if row["predictable"].startswith("yes")]
-        door = Door()
-        rows.sort(key=lambda each: (each[1]["gpus"].zfill(5), each[1].get("tp", "")))
-        for _, row in rows[:: every if len(rows) > 20 else 1]:
-            if row["id"] in made:
-                continue
-            start = time.perf_counter()
-            try:
-                made[row["id"]] = {"table": path.stem, **_point(row, door)}
-            except (MissingError, SimcollError) as error:
-                print(row["id"], error, file=sys.stderr)
-                continue
-            spent = time.perf_counter() - start
-            print(f"{row['id']}: {100 * made[row['id']]['error']:+.1f} % ({spent:.1f} s)", file=sys.stderr, flush=True)
-        out.write_text(json.dumps(made))
+def setting(compute: Compute, gemm: float, elementwise: float, launch: float, interference: float) -> Compute:
+    """Return the times of parts with other parameters; the others are neutral."""
+    kernel, way = compute.kernel, compute.framework
+    return dataclasses.replace(
+        compute,
+        of=compute.of.model_copy(
+            update={"gemm": dict.fromkeys(compute.of.peak, gemm), "hbm_efficiency": 1.0, "interference": interference}
+        ),
+        framework=way.model_copy(
+            update={"elementwise": {compute.kernels: elementwise}, "launch": {compute.kernels: launch}, "gap": 0.0,
+                    "launch_tensor": 0.0, "tensor_shown": 1.0}
+        ),  # fmt: skip
+        kernel=kernel.model_copy(update={"efficiency": dict.fromkeys(kernel.efficiency, 1.0)}),
+    )
 
 
-def _point(row: Any, door: Door) -> dict[str, Any]:
-    found = door.ask(keys_of(row)[0])
-    took = found.time_ps / PS_PER_S
-    measured = float(row["d_step_time_s"])
-    columns = ("model", "gpu", "gpus", "framework", "tp", "pp", "compute_dtype")
-    return {**{c: row.get(c, "") for c in columns}, "measured": measured, "predicted": took,
-            "error": took / measured - 1, "slopes": slopes(found)}  # fmt: skip
+def longest(plan: StepPlan) -> list[int]:
+    """Return the operations of the longest path."""
+    timed = plan.timed()
+    number: int | None = max(range(len(timed.ends)), key=timed.ends.__getitem__)
+    found = []
+    while number is not None:
+        found.append(number)
+        before = plan.operations[number].before
+        number = max(before, key=timed.ends.__getitem__, default=None)
+    return found
 
+
+def path_of(planner: Planner, numbers: Iterable[int], raw: Planner) -> Counter[tuple[float, ...]]:
+    """Return the parts of a path (in the order of KINDS), and how often each occurs. `raw`: a planner at factor 1."""
+    passes: Counter[tuple[str, int, str]] = Counter()
+    sums = dict.fromkeys(KINDS, 0.0)
+    for number in numbers:
+        each = planner.plan.operations[number]
+        costs = dict(zip(PARTS, each.costs, strict=True))
+        if each.call or each.stream != COMPUTE:
+            sums["fixed"] += each.took / PS_PER_S
+        elif each.kind == "optimizer":
+            sums["state"] += OPTIMIZER_BYTES * planner.optimized(each.stage) / planner.compute.of.hbm
+        sums["hidden"] += costs["interference"] / PS_PER_S * planner.compute.of.interference
+        for unit, phase in each.parts:
+            passes[unit.name, each.stage, phase] += 1
+    found = Counter([parts_of(**sums)])
+    for which, count in passes.items():
+        found[unit_of(raw, *which)] += count
+    return found
+
+
+def unit_of(raw: Planner, name: str, stage: int, phase: str) -> tuple[float, ...]:
+    """Return the parts of a pass over a unit of the model, at factor 1."""
+    unit = raw.unit(name, stage)
+    costs = dict(zip(PARTS, unit.costs[phase], strict=True))
+    took = {name: value / PS_PER_S for name, value in costs.items()}
+    layer = name in ("dense", "mixture")
+    launches = {"forward": 1, "backward": 2 + (raw.spec.recompute == "full")}.get(phase, 0) if layer else 0
+    scores = 0.0
+    if raw.compute.kernel.score_bytes:  # attention is FLOPs at 0.6 of the peak, and traffic
+        without = setting(raw.compute, *SETTINGS[0])
+        without = dataclasses.replace(without, kernel=raw.compute.kernel.model_copy(update={"score_bytes": 0.0,
+            "efficiency": dict.fromkeys(raw.compute.kernel.efficiency, 1.0)}))  # fmt: skip
+        flop = Planner(raw.spec, raw.layout, without, raw.call_time).unit(name, stage).costs[phase]
+        alone = flop[PARTS.index("attention")] / PS_PER_S
+        scores, took["attention"] = (took["attention"] - alone) / raw.compute.kernel.score_bytes, alone
+    shown = took["tp"] if raw.tensor_overlap else 0.0
+    head = name in ("head", "embedding")
+    return parts_of(
+        fixed=sum(took[name] for name in ("cp", "ep", "pp", "dp", "tp")) - shown,
+        attention=took["attention"], scores=scores, elementwise=took["elementwise"], tp=shown,
+        **{"gemm bf16" if head else "gemm": took["gemm"], "pass": launches},
+    )  # fmt: skip
+
+
+def parts_of(**parts: float) -> tuple[float, ...]:
+    """Return parts in the order of KINDS."""
+    return tuple(float(f"{parts.get(kind, 0.0):.6g}") for kind in KINDS)
+
+
+def point(row: Any, planner: Planner) -> dict[str, Any]:
+    """Return what a fit needs to know of a row."""
+    made: Callable[[Sequence[float]], Planner] = lambda values: Planner(  # noqa: E731
+        planner.spec, planner.layout, setting(planner.compute, *values), planner.call_time
+    )
+    raw, paths = made(SETTINGS[0]), []
+    for values in SETTINGS:
+        other = made(values)
+        path = path_of(other, longest(other.planned()), raw)
+        paths.append([[count, *parts] for parts, count in sorted(path.items())])
+    compute, step = planner.compute, planner.spec
+    group, ends = planner.layout.groups("tp", 0)[0], planner.layout.pairs(0, planner.stages - 1)[0]
+    columns = ("id", "model", "gpu", "gpus", "framework", "compute_dtype", "sharding", "tp", "pp", "vpp", "cp",
+               "micro_batch", "seq_len", "activation_ckpt", "compile", "interconnect")  # fmt: skip
+    batch = step.batch.global_
+    return {**{column: row.get(column, "") for column in columns}, "measured": float(row["d_step_time_s"]),
+            "batch": {"global_batch": batch, "grad_accum": planner.passes},
+            "flop_token": step.model.flop(step.batch.sequence) / step.batch.sequence,
+            "shipped": planner.planned().timed().time_ps / PS_PER_S,
+            "source": compute.of.source, "name": step.framework.name, "kernels": compute.kernels,
+            "way": step.framework.attention or compute.framework.attention, "type": step.dtypes.compute,
+            "table_attention": compute.kernel.table, "unfused": bool(compute.kernel.score_bytes),
+            "graphs": compute.cuda_graphs, "ranks": len(group) if len(group) > 1 else 0,
+            "across": "pipelined" if planner.layout.across(ends) else "tensor" * planner.layout.across(group),
+            "ideal": step.model.flop(step.batch.sequence) * batch
+            / (compute.peak(step.dtypes.compute) * planner.layout.dense.size),
+            "paths": paths}  # fmt: skip
+
+
+# --- fits ---
 
 Point = dict[str, Any]
+CONSTANTS: Final = (0.0, 0.6, 1.0)
 
 
-def fitted(rows: Sequence[Point], bounds: dict[str, tuple[float, float]]) -> dict[str, float]:
-    """Return the change of the logarithm of each parameter with which the rows fit best. Each table counts alike."""
-    names = sorted({name for row in rows for name in row["slopes"]})
-    matrix = np.array([[row["slopes"].get(name, 0.0) for name in names] for row in rows])
-    off = -np.array([math.log1p(row["error"]) for row in rows])
-    count = {table: sum(row["table"] == table for row in rows) for table in {row["table"] for row in rows}}
-    weight = np.array([math.sqrt(60 / max(15, count[row["table"]])) for row in rows])
-    low = [bounds.get(name, (-1.5, 1.5))[0] - 1e-9 for name in names]
-    high = [bounds.get(name, (-1.5, 1.5))[1] + 1e-9 for name in names]
-    change = np.zeros(len(names))
-    for _ in range(12):  # least squares with weights that fall as 1 / error beyond ERROR
-        left = np.abs(matrix @ change - off)
-        robust = weight * np.sqrt(1 / np.maximum(1, left / ERROR))
-        calm = 0.02 * np.eye(len(names))  # keeps what rows do not tell
-        change = lsq_linear(np.vstack([matrix * robust[:, None], calm]),
-                            np.concatenate([off * robust, np.zeros(len(names))]), bounds=(low, high)).x  # fmt: skip
-    return dict(zip(names, change, strict=True))
+def parameters_of(row: Point) -> dict[str, str | float]:
+    """Return the names of the parameters that a row's time depends on, or constants in their place."""
+    gpu, name, kernels, unfused = row["source"], row["name"], row["kernels"], row["unfused"]
+    fused, none = kernels == "fused", 0.0
+    by_table = 0.6 if unfused else 1.0
+    return {
+        "gemm": f"gemm {gpu} {row['type']}",
+        "gemm bf16": f"gemm {gpu} bf16",
+        "attention": by_table if unfused or row["table_attention"] else f"attention {row['way']} {gpu}",
+        "scores": f"score_bytes {row['way']}" if unfused else none,
+        "elementwise": f"elementwise {name if unfused else kernels}",
+        "hbm": f"hbm_efficiency {gpu}",
+        "tp": f"tensor_shown {name}",
+        "hidden": f"interference {gpu}",
+        "gap": f"gap {name}" if fused and not row["graphs"] else none,
+        "launch": none if fused or row["graphs"] else f"launch {name} {kernels}",
+        "skew": f"skew {name}" if row["ranks"] and row["across"] == "tensor" else none,
+        "pipelined": f"launch_pipelined {name}" if row["ranks"] and row["across"] == "pipelined" and kernels == "eager" else none,
+    }
 
 
-def errors(rows: Sequence[Point], change: dict[str, float]) -> list[float]:
-    """Return the relative errors of rows after a change of parameters."""
-    return [
-        math.exp(math.log1p(row["error"]) + sum(s * change.get(name, 0.0) for name, s in row["slopes"].items())) - 1
-        for row in rows
-    ]
+class Times:
+    """The times of rows as a function of parameters."""
+
+    def __init__(self, rows: Sequence[Point]):
+        used = [parameters_of(row) for row in rows]
+        self.names = sorted({name for each in used for name in each.values() if isinstance(name, str)})
+        self.start = np.array([PARAMETERS[name.split()[0]] for name in self.names])
+        at: dict[str | float, int] = {each: number for number, each in enumerate((*self.names, *CONSTANTS))}
+        units = [
+            (number, path, *unit) for number, row in enumerate(rows) for path, whole in enumerate(row["paths"])
+            for unit in whole
+        ]  # fmt: skip
+        table = np.array(units)
+        self.parts, self.count, which = table[:, 3:].T, table[:, 2], table[:, 0].astype(int)
+        whole = [(number, path) for number, row in enumerate(rows) for path in range(len(row["paths"]))]
+        order = {each: position for position, each in enumerate(whole)}
+        self.path = np.array([order[int(a), int(b)] for a, b in table[:, :2]])
+        self.first = np.array([order[number, 0] for number in range(len(rows))])
+        self.index = {key: np.array([at[each[key]] for each in used])[which] for key in used[0]}
+        self.ranks = np.array([row["ranks"] for row in rows])[which]
+
+    def seconds(self, values: Any) -> Any:
+        """Return the times of the rows with parameters in the order of their names."""
+        whole = np.concatenate([values, CONSTANTS])
+        v = {key: whole[index] for key, index in self.index.items()}
+        fixed, gemm, gemm16, attention, scores, elementwise, tp, hidden, state, passes = self.parts
+        took = fixed + gemm * v["gemm"] + gemm16 * v["gemm bf16"] + attention / v["attention"] + scores * v["scores"]
+        took = took + (elementwise * v["elementwise"] + state) / v["hbm"] + tp * v["tp"] + hidden / v["hidden"]
+        took = np.maximum(
+            took + passes * (v["gap"] + self.ranks * v["skew"]), passes * (v["launch"] + self.ranks * v["pipelined"])
+        )
+        return np.maximum.reduceat(np.bincount(self.path, took * self.count), self.first)
+
+
+def fitted(rows: Sequence[Point]) -> dict[str, float]:
+    """Return the parameters with which the rows fit best, from neutral ones on. Each table counts alike."""
+    times = Times(rows)
+    neutral, low, high = times.start.T
+    span = high - low
+    measured = np.log([row["measured"] for row in rows])
+    count = Counter(row["table"] for row in rows)
+    weight = np.sqrt([60 / max(15, count[row["table"]]) for row in rows])
+
+    def off(at: Any) -> Any:
+        errors = (np.log(times.seconds(low + at * span)) - measured) / ERROR
+        return np.concatenate([weight * errors, 0.3 * (at - (neutral - low) / span)])  # keeps what rows do not tell
+
+    found = least_squares(off, (neutral - low) / span, bounds=(0, 1), loss=_robust, x_scale=1.0)
+    return dict(zip(times.names, (low + found.x * span).tolist(), strict=True))
+
+
+def _robust(z: Any) -> Any:  # Huber
+    far = np.maximum(z, 1)
+    return np.array([np.where(z <= 1, z, 2 * np.sqrt(far) - 1), far**-0.5, np.where(z <= 1, 0, -0.5 * far**-1.5)])
+
+
+def predicted(rows: Sequence[Point], values: dict[str, float]) -> list[float]:
+    """Return the times of rows, in seconds; parameters that are not given are neutral."""
+    times = Times(rows)
+    whole = [values.get(name, neutral) for name, neutral in zip(times.names, times.start[:, 0], strict=True)]
+    return list(times.seconds(np.array(whole)).tolist())
+
+
+# --- tables ---
+
+SIZES: Final = ("gpus", "tp", "pp", "seq_len", "micro_batch")
+Column = dict[str, float]  # relative error of a row, by id
+KEYS: Final[dict[str, Callable[[Point], str]]] = {
+    "model held out": lambda row: row["model"].lower().replace("llama31", "llama3").replace("nemotron4", "nemotron"),
+    "scale held out": lambda row: str(next(size for size in (16, 64, 256, 10**6) if int(row["gpus"]) <= size)),
+    "source held out": lambda row: row["table"],
+}
+SAME: Final = ("table", "model", "gpu", "framework", "compute_dtype", "sharding", "tp", "pp", "vpp", "cp", "micro_batch",
+               "seq_len", "activation_ckpt", "compile", "interconnect")  # fmt: skip
+
+
+def held_out(rows: Sequence[Point], key: Callable[[Point], str]) -> Column:
+    """Return errors, each row predicted with the parameters of a fit without the rows of equal key."""
+    found: Column = {}
+    for value in sorted({key(row) for row in rows}):
+        left = [row for row in rows if key(row) == value]
+        values = fitted([row for row in rows if key(row) != value])
+        times = predicted(left, values)
+        found |= {row["id"]: took / row["measured"] - 1 for row, took in zip(left, times, strict=True)}
+    return found
+
+
+def rivals(rows: Sequence[Point]) -> dict[str, Column]:
+    """Return errors of predictions that do not simulate; none has seen the row's model.
+
+    `constant MFU`: the mean of the GPU and type of compute. `nearest`: the MFU of the row with the least distance: 3 for
+    another GPU, 2 for another type of compute, 1.5 for another framework, 0.5 for each factor of two in FLOPs of a
+    token, 0.25 in GPUs, tp, pp, sequence and micro batch. `roofline`: the peak."""
+    model, found = KEYS["model held out"], {"constant MFU": Column(), "nearest": Column(), "roofline": Column()}
+    at = [[2 * math.log2(row["flop_token"]), *(math.log2(int(row[name] or 1)) for name in SIZES)] for row in rows]
+    places = np.array(at)
+    names = np.array([[row[name] for name in ("gpu", "type", "framework", "table")] for row in rows])
+    models = np.array([model(row) for row in rows])
+    mfu = np.array([row["ideal"] / row["measured"] for row in rows])
+    for number, row in enumerate(rows):
+        others = np.flatnonzero(models != models[number])
+        apart = names[others] != names[number]
+        far = 0.25 * np.abs(places[others] - places[number]).sum(1) + apart[:, :3] @ np.array([3, 2, 1.5])
+        alike = others[~apart[:, :2].any(1)] if (~apart[:, :2].any(1)).any() else others
+        rates = {"constant MFU": mfu[alike].mean(), "nearest": mfu[others[far.argmin()]], "roofline": 1.0}
+        for name, rate in rates.items():
+            found[name][row["id"]] = row["ideal"] / rate / row["measured"] - 1
+    return found
 
 
 def group_of(row: Point) -> str:
     """Return the group in which a row's error is reported."""
-    if row["table"] == "nanotron":
-        if int(row["pp"] or 1) > 1:
-            return "nanotron, pipeline"
-        return "nanotron, tp across nodes" if int(row["tp"] or 1) > 8 else "nanotron, tp ≤ 8"
-    return str(row["table"])
+    if row["table"] != "nanotron":
+        return str(row["table"])
+    if int(row["tp"] or 1) > 8:
+        return "nanotron, tp across nodes"
+    return "nanotron, pipeline" if int(row["pp"] or 1) > 1 else "nanotron, one stage, tp ≤ 8"
 
 
-def held_out(rows: Sequence[Point], key: Callable[[Point], object], bounds: Any) -> dict[str, list[float]]:
-    """Return errors by group, each row predicted with the parameters of a fit without the rows of equal `key`."""
-    found: dict[str, list[float]] = {}
-    for value in sorted({str(key(row)) for row in rows}):
-        change = fitted([row for row in rows if str(key(row)) != value], bounds)
-        left = [row for row in rows if str(key(row)) == value]
-        for row, error in zip(left, errors(left, change), strict=True):
-            row.setdefault("held", {})[key.__name__] = error
-            found.setdefault(group_of(row), []).append(error)
-    return found
+def table(rows: Sequence[Point], columns: dict[str, Column], head: str, group: Callable[[Point], str]) -> None:
+    """Print mean and median absolute errors in percent of each group."""
+    print(f"\n| {head} | n | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
+    for name in sorted({group(row) for row in rows}):
+        of = [row["id"] for row in rows if group(row) == name]
+        print(f"| {name} | {len(of)} | {' | '.join(_pair([each[id_] for id_ in of]) for each in columns.values())} |")
 
 
-def model(row: Point) -> str:
-    """Leave one model out: of all tables, under whatever name."""
-    return str(row["model"]).lower().replace("llama31", "llama3").replace("nemotron4", "nemotron")
+def report(file: Path) -> None:
+    """Print fitted parameters and the tables of the study."""
+    rows = list(json.loads(file.read_text()).values())
+    print("| parameter | fitted |\n|---|---|")
+    for name, value in fitted(rows).items():
+        print(f"| {name} | {value:.3g} |")
+    columns = {"shipped": {row["id"]: row["shipped"] / row["measured"] - 1 for row in rows}}
+    columns |= {name: held_out(rows, key) for name, key in KEYS.items()} | rivals(rows)
+    table(rows, columns, "rows", group_of)
+    sources = sorted({row["table"] for row in rows})
+    means = []
+    for column in columns.values():
+        parts = [[100 * abs(column[row["id"]]) for row in rows if row["table"] == source] for source in sources]
+        means.append(f"{statistics.fmean(map(statistics.fmean, parts)):.1f} / "
+                     f"{statistics.fmean(map(statistics.median, parts)):.1f}")  # fmt: skip
+    print(f"| mean over sources | {len(sources)} | {' | '.join(means)} |")
+    some = {name: columns[name] for name in ("model held out", "constant MFU", "nearest")}
+    table(rows, some, "GPU", lambda row: str(row["gpu"]))
+    table(rows, some, "GPUs", lambda row: f"to {KEYS['scale held out'](row)}".replace("to 1000000", "more"))
+    series(rows, columns)
+    intervals(rows, columns["model held out"])
 
 
-def scale(row: Point) -> str:
-    """Leave a scale out: up to 16 GPUs, up to 64, up to 256, more."""
-    return str(next(size for size in (16, 64, 256, 10**6) if int(row["gpus"]) <= size))
+def series(rows: Sequence[Point], columns: dict[str, Column]) -> None:
+    """Print by how much the ratios of times within a series are missed: rows that differ in the number of GPUs only,
+    over the one with fewest."""
+    print("\n| series | ratios | shipped | model held out |\n|---|---|---|---|")
+    for title, same in (("batch grows with GPUs", "grad_accum"), ("batch fixed", "global_batch")):
+        groups: dict[tuple[str, ...], list[Point]] = {}
+        for row in rows:
+            groups.setdefault((*(row.get(name, "") for name in SAME), row["batch"][same]), []).append(row)
+        errors: dict[str, list[float]] = {"shipped": [], "model held out": []}
+        for group in groups.values():
+            least = min(group, key=lambda row: int(row["gpus"]))
+            for row in group:
+                if int(row["gpus"]) > int(least["gpus"]):
+                    for name, found in errors.items():
+                        column = columns[name]
+                        found.append((1 + column[row["id"]]) / (1 + column[least["id"]]) - 1)
+        print(f"| {title} | {len(errors['shipped'])} | {' | '.join(map(_pair, errors.values()))} |")
 
 
-def source(row: Point) -> str:
-    """Leave a source out: nothing is known of its framework but what others tell."""
-    return str(row["table"])
+def intervals(rows: Sequence[Point], column: Column) -> None:
+    """Print between what factors of the prediction 90 % of the measured times of a framework lie, each row's model held
+    out; and how many rows of a model lie between the factors of all other models of the framework, or, if there is no
+    other, of all frameworks."""
+    factor = {row["id"]: 1 / (1 + column[row["id"]]) for row in rows}
+    print("\n| framework | rows | holds | of models left out |\n|---|---|---|---|")
+    inside, widths = [], []
+    for name in sorted({row["name"] for row in rows}):
+        of = [row for row in rows if row["name"] == name]
+        right = []
+        for row in of:
+            model = KEYS["model held out"]
+            others = [factor[each["id"]] for each in of if model(each) != model(row)]
+            low, high = between(others if len(others) >= FEW else list(factor.values()))
+            right.append(low <= factor[row["id"]] <= high)
+            widths.append(high - low)
+        inside += right
+        low, high = between([factor[row["id"]] for row in of] if len(of) >= FEW else list(factor.values()))
+        print(f"| {name} | {len(of)} | [{low:.2f}, {high:.2f}] | {100 * statistics.fmean(right):.0f} % |")
+    print(f"\nIntervals hold {100 * statistics.fmean(inside):.0f} % of the rows; mean width "
+          f"{100 * statistics.fmean(widths):.0f} %.")  # fmt: skip
 
 
-def report(paths: Sequence[Path]) -> None:
-    """Print fitted parameters and errors by group."""
-    named = {name: row for path in paths for name, row in json.loads(path.read_text()).items()}
-    rows = [*named.values()]
-    bounds = {}  # a GEMM in a job is not faster than alone; no kernel exceeds the memory's bandwidth
-    for name, gpu in gpus().items():
-        if gpu.table == name:
-            bounds[f"{name} hbm_efficiency"] = (math.log(0.5 / gpu.hbm_efficiency), math.log(1 / gpu.hbm_efficiency))
-            for kind, factor in gpu.gemm.items():
-                bounds[f"{name} gemm {kind}"] = (-math.log(factor), 0.5)
-    change = fitted(rows, bounds)
-    print("parameter: factor to multiply it with")
-    for name, value in change.items():
-        print(f"  {name}: {math.exp(value):.3f}")
-    beside = rivals(named)
-    heads = ["rows", "n", "shipped", "fitted", "model held out", "scale held out", "source held out", *beside]
-    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    columns = [held_out(rows, key, bounds) for key in (model, scale, source)] + [*beside.values()]
-    for group in sorted({group_of(row) for row in rows}):
-        of = [row for row in rows if group_of(row) == group]
-        cells = [[row["error"] for row in of], errors(of, change), *(column[group] for column in columns)]
-        print(f"| {group} | {len(of)} | " + " | ".join(map(_pair, cells)) + " |")
-    intervals(rows)
+def between(factors: Sequence[float]) -> tuple[float, float]:
+    """Return the 5 % and 95 % quantiles of factors."""
+    low, high = np.quantile(factors, [0.05, 0.95])
+    return float(low), float(high)
 
 
-def rivals(rows: dict[str, Point]) -> dict[str, dict[str, list[float]]]:
-    """Return errors, by rival and group, of predictions without a simulator; none has seen the row's model.
-
-    `constant MFU`: mean of the GPU and type of compute. `nearest`: the MFU of the row with the least distance: 1.5 for
-    another framework, 2 for another type of compute, 0.5 for each factor of two in FLOPs of a token, 0.25 in GPUs, tp,
-    sequence and micro batch. `roofline`: the peak."""
-    texts = {path: path.read_text() for path in sorted(FOLDER.glob("*.csv")) if not path.stem.startswith("memory")}
-    found: dict[str, dict[str, list[float]]] = {}
-    known = []
-    for path, text in texts.items():
-        for _, row in rows_of(text, str(path)):
-            if row["id"] in rows:
-                work = keys_of(row)[0]["workload"]
-                batch, shape = work["batch"], Transformer(**work["model"])
-                peak = gpus()[work["gpu"]].peak[work["dtypes"]["compute"]] * int(row["gpus"])
-                at = [math.log2(shape.flop(batch["sequence"]) / batch["sequence"]) * 2, math.log2(int(row["gpus"]))]
-                at += [math.log2(x) for x in (work["parallel"]["tp"], batch["sequence"], batch["micro"])]
-                ideal = shape.flop(batch["sequence"]) * batch["global"] / peak
-                known.append((rows[row["id"]], ideal, (work["gpu"], work["dtypes"]["compute"]), at))
-    for point, ideal, kind, at in known:
-        others = [each for each in known if model(each[0]) != model(point)]
-        alike = [each for each in others if each[2] == kind] or [each for each in others if each[2][0] == kind[0]]
-        rates = [each[1] / each[0]["measured"] for each in alike] or [0.4]
-
-        def distance(each: Any, kind: Any = kind, at: Any = at, point: Point = point) -> float:
-            gap = 0.25 * sum(abs(a - b) for a, b in zip(each[3], at, strict=True))
-            gap += 2 * (each[2][1] != kind[1]) + 3 * (each[2][0] != kind[0])
-            return float(gap + 1.5 * (each[0]["framework"] != point["framework"]))
-
-        near = min(others, key=distance)
-        guesses = {"constant MFU": statistics.fmean(rates), "nearest": near[1] / near[0]["measured"], "roofline": 1.0}
-        for name, rate in guesses.items():
-            errors_ = found.setdefault(name, {}).setdefault(group_of(point), [])
-            errors_.append(ideal / rate / point["measured"] - 1)
-    return found
+def _pair(errors: Sequence[float]) -> str:
+    sizes = [100 * abs(error) for error in errors]
+    return f"{statistics.fmean(sizes):.1f} / {statistics.median(sizes):.1f}" if sizes else "–"
 
 
-def intervals(rows: Sequence[Point]) -> None:
-    """Print between what factors of the prediction 90 % of the times of a framework lie, the row's model held out."""
-    by: dict[str, list[float]] = {}
-    for row in rows:
-        by.setdefault(row["framework"], []).append(1 / (1 + row["held"]["model"]))
-    for name, factors in by.items():
-        low, high = np.quantile(factors, [0.05, 0.95])
-        print(f"holds of {name}: [{low:.2f}, {high:.2f}] ({len(factors)} rows)")
-
-
-def _pair(found: Sequence[float]) -> str:
-    sizes = [100 * abs(error) for error in found]
-    return f"{statistics.fmean(sizes):.1f} / {statistics.median(sizes):.1f}"
+def points(out: Path, only: Sequence[str]) -> None:
+    """Plan rows of all tables that can be predicted; finished rows of `out` are kept."""
+    made: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    for path in sorted(FOLDER.glob("*.csv")):
+        if path.stem.startswith("memory") or (only and path.stem not in only):
+            continue
+        rows = [row for _, row in rows_of(path.read_text(), str(path)) if row["predictable"].startswith("yes")]
+        rows.sort(key=lambda row: (int(row["gpus"]), row.get("tp", "")))
+        door = Door()
+        for row in rows[:: EVERY.get(path.stem, 1)]:
+            if row["id"] not in made:
+                try:
+                    made[row["id"]] = {"table": path.stem, **point(row, door.planner(keys_of(row)[0]))}
+                except (MissingError, SimcollError) as error:
+                    print(row["id"], error, file=sys.stderr)
+        out.write_text(json.dumps(made))
 
 
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["points", "fit"])
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("file", type=Path)
     parser.add_argument("--only", default="")
     asked = parser.parse_args()
     if asked.what == "points":
-        points(asked.files[0], asked.every, [name for name in asked.only.split(",") if name])
+        points(asked.file, [name for name in asked.only.split(",") if name])
     else:
-        report(asked.files)
+        report(asked.file)
 
 
 if __name__ == "__main__":

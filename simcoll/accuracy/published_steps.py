@@ -25,7 +25,8 @@ from simcoll.scenario.scenario import Scenario
 from simcoll.topology.topology_builder import load_system
 from simcoll.units import PS_PER_S
 from simcoll.workload.compute import frameworks
-from simcoll.workload.training_memory import Memory, memory_of
+from simcoll.workload.training_memory import between_steps, memory_of
+from simcoll.workload.training_plan import Planner
 
 SCHEMA: Final = "simcoll.accuracy.steps/1"
 Row = Mapping[str, str]
@@ -268,7 +269,8 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
         keys, assumed = keys_of(row)
         judged = row.get("status") in ("Success", "OOM") and point["measured_s"] is None
         found = None if judged else door.ask(keys)
-        memory, limit = (found.memory, found.limit) if found else door.memory(keys)
+        planner = found.planner if found else door.planner(keys)
+        memory, limit = memory_of(planner), planner.compute.memory_bytes
     except MissingError as missing:
         return point | {"status": f"refused: {missing}"}
     except SimcollError as error:
@@ -285,7 +287,7 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
         point["fits_right"] = point["fits"] == (row["status"] == "Success")
     if row.get("mem_alloc_GB"):  # what stays allocated between steps
         point["measured_GB"] = float(row["mem_alloc_GB"])
-        point["memory_GB"] = (memory.parameters + memory.gradients + memory.optimizer) / 1e9
+        point["memory_GB"] = between_steps(planner) / 1e9
     return point | {"status": "; ".join(["ok", *assumed])}
 
 
@@ -300,11 +302,10 @@ class Door:
         scenario, costs, times = self._asked(keys)
         return predict_training(scenario, None, costs, times)
 
-    def memory(self, keys: Mapping[str, Any]) -> tuple[Memory, float]:
-        """Return the memory that a scenario needs, and the limit, in bytes; calls are not timed."""
+    def planner(self, keys: Mapping[str, Any]) -> Planner:
+        """Return the planner of a scenario; calls are not timed."""
         scenario, _, times = self._asked(keys)
-        planner = planner_of(scenario, times)
-        return memory_of(planner), planner.compute.memory_bytes
+        return planner_of(scenario, times)
 
     def _asked(self, keys: Mapping[str, Any]) -> tuple[Scenario, CostSetting, CallTimes]:
         (point,) = scenario_files.points(yaml_tree.located(dict(keys), Place("the row", 1, 1)))

@@ -63,9 +63,10 @@ class Framework(Model):
     kernels: Kernels
     attention: str
     tensor_shown: Annotated[float, Field(ge=0, le=1)]
+    tensor_beside: bool = True
     launch: dict[Kernels, Seconds]
     gap: Seconds = 0.0
-    launch_tensor: Seconds = 0.0
+    skew: Seconds = 0.0
     launch_pipelined: Seconds = 0.0
     elementwise: dict[Kernels, Positive]
     holds: tuple[Positive, Positive] = (0.75, 1.35)
@@ -209,15 +210,13 @@ class Compute:
         """Seconds in which the GPU idles in a pass over a layer, between kernels; a backward pass is two passes."""
         return 0.0 if self.cuda_graphs else self.framework.gap
 
-    def floor_s(self, tp: int = 1, tensor_across: bool = False, pipeline_across: bool = False) -> float:
+    def floor_s(self, tp: int = 1, pipeline_across: bool = False) -> float:
         """Return the least seconds of a pass over a layer, as the CPU launches its kernels; a backward pass is two
-        passes. It grows with the `tp` ranks of a tensor-parallel group, where the group or the pipeline is on several
-        nodes."""
+        passes. It grows with the `tp` ranks of a tensor-parallel group, where the pipeline is on several nodes."""
         if self.cuda_graphs:
             return 0.0
         way = self.framework
-        more = (way.launch_pipelined if pipeline_across else way.launch_tensor if tensor_across else 0.0) * tp
-        return way.launch.get(self.kernels, 0.0) + (more if tp > 1 else 0.0)
+        return way.launch.get(self.kernels, 0.0) + (way.launch_pipelined * tp if tp > 1 and pipeline_across else 0.0)
 
     @property
     def tensor_shown(self) -> float:

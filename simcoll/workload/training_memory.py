@@ -11,7 +11,11 @@ from simcoll.workload.training_plan import Planner, Unit
 STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
 CONTEXT: Final = 4_000_000_000  # bytes of CUDA, of NCCL's communicators, and of what the allocator cannot use
 EAGER: Final = 1.5  # activations that eager kernels keep, over those of fused ones: each operation keeps its input
-COPIES_WHOLE: Final = ("nanotron",)  # frameworks whose ZeRO-1 shares the moments, and not the float32 parameters
+ADDS_APART: Final = (
+    "nanotron",
+)  # frameworks that add up gradients beside the buckets that are reduced; their ZeRO-1 shares the moments, not the float32
+# parameters, and a shard also holds its gradients and updated parameters
+TENSOR_BUFFERS: Final = 2  # gathered activations, forward and backward, whose memory sequence parallelism keeps
 LOGITS: Final = 10  # bytes per token and vocabulary entry: logits in 16 bits, and in float32 with their gradient
 
 
@@ -32,8 +36,17 @@ class Memory(NamedTuple):
 
 def memory_of(planner: Planner) -> Memory:
     """Return the memory of the stage that needs most."""
+    return max(_of_stages(planner), key=lambda memory: memory.total)
+
+
+def between_steps(planner: Planner) -> int:
+    """Return the bytes that stay allocated between steps, on the stage with most of them."""
+    return max(memory.total - memory.activations - CONTEXT for memory in _of_stages(planner))
+
+
+def _of_stages(planner: Planner) -> list[Memory]:
     stages = {0, 1, planner.stages - 1} & {*range(planner.stages)}  # the others hold no more than stage 1
-    return max((_of_stage(planner, stage) for stage in sorted(stages)), key=lambda memory: memory.total)
+    return [_of_stage(planner, stage) for stage in sorted(stages)]
 
 
 def _of_stage(planner: Planner, stage: int) -> Memory:
@@ -47,10 +60,13 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
     units = [planner.units(stage, chunk) for chunk in range(planner.chunks)]
     sharded = sharding in ("fsdp", "hsdp")
     gathered = 2 * max(_bytes(unit, stored) for held in units for unit in held) if sharded else 0
+    tensor = TENSOR_BUFFERS * _activation(planner) if spec.split.sequence_parallel else 0
     state = STATE - 4 if stored == 4 else STATE  # parameters in float32 need no copy
     optimizer = state * (whole if sharding == "none" else shared)
-    if spec.framework.name in COPIES_WHOLE and sharding == "zero1":
-        optimizer += (state - 8) * (whole - shared)
+    buckets = 0
+    if spec.framework.name in ADDS_APART and ways > 1 and sharding in ("none", "zero1"):
+        buckets = stored * whole if sharding == "none" else (reduced + stored) * shared
+        optimizer += (state - 8) * (whole - shared) if sharding == "zero1" else 0
     eager = EAGER if planner.compute.kernels == "eager" else 1
     of_unit = {way: round((1 if way == "full" else eager) * _of_block(planner, way)) for way in get_args(Recompute)}
     most = max(sum(of_unit[unit.recompute] for unit in held if unit.name != "head") for held in units)
@@ -58,15 +74,22 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
     working = _working(planner, units)
     return Memory(
         parameters=stored * (shared if sharded else whole),
-        gradients=reduced * (shared if sharded or sharding == "zero2" else whole),
+        gradients=reduced * (shared if sharded or sharding == "zero2" else whole) + buckets,
         optimizer=optimizer,
         activations=kept + working,
-        buffers=gathered + CONTEXT,
+        buffers=gathered + tensor + CONTEXT,
     )
 
 
 def _bytes(unit: Unit, itemsize: int) -> int:
     return itemsize * (unit.block.parameters + unit.block.expert_parameters)
+
+
+def _activation(planner: Planner) -> int:
+    """Return the bytes of the residual stream of one micro batch, on all ranks of tensor parallelism together."""
+    spec = planner.spec
+    tokens = spec.batch.micro * spec.batch.sequence // spec.split.cp
+    return planner.types.itemsize * tokens * spec.model.hidden
 
 
 def _working(planner: Planner, units: list[list[Unit]]) -> int:
@@ -83,16 +106,15 @@ def _of_block(planner: Planner, recompute: str) -> int:
     matrices, queries, keys and values, what attention returns, and the activation's input and output; scores only where
     attention is not fused. With full recomputation only the block's input is kept."""
     spec, split, model = planner.spec, planner.spec.split, planner.spec.model
-    itemsize = 4 if spec.dtypes.compute == "fp32" else 2
     tokens = spec.batch.micro * spec.batch.sequence // split.cp
     along = split.tp if split.sequence_parallel else 1
     if recompute == "full":
-        return itemsize * tokens * model.hidden // along
+        return _activation(planner) // along
     heads = model.heads * (model.width + model.values) + model.keys * (model.width + model.values)
     if model.experts:
         width = (model.active_experts * split.tp // split.etp + model.shared_experts) * model.expert_width
     else:
         width = model.ffn
-    kept = itemsize * tokens * (4 * model.hidden // along + (heads + model.mats * width) // split.tp)
+    kept = planner.types.itemsize * tokens * (4 * model.hidden // along + (heads + model.mats * width) // split.tp)
     scores = 5 * spec.batch.micro * model.heads * spec.batch.sequence**2 // (split.cp * split.tp)
     return kept + (scores if planner.compute.kernel.score_bytes and recompute == "none" else 0)

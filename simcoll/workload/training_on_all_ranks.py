@@ -8,7 +8,7 @@ from simcoll.errors import wrong
 from simcoll.workload.plan import WorkloadPlan
 from simcoll.workload.rank_layout import Call
 from simcoll.workload.training_plan import COMPUTE, Planner, StepOperation, StepPlan
-from simcoll.workload.transformer import Exchange, Operation, Ring
+from simcoll.workload.transformer import Beside, Exchange, Operation
 
 
 def on_all_ranks(planner: Planner, steps: StepPlan) -> WorkloadPlan:
@@ -55,11 +55,13 @@ class _AllRanks:
             for _ in range(each.times):
                 after = self.called(name, call, f"{each.dimension} {stage}", after)
             return after
-        if isinstance(each, Ring):
+        if isinstance(each, Beside):
             call = self.planner.call_of(each.exchange, stage)
             for number, core in enumerate(each.passes):
-                there = self.plan.compute(name, self.planner.attention_ps(core), ranks=ranks, after=after)
-                sent = self.called(name, call, f"cp {stage}", after) if number < each.sends else []
+                took = sum(self.planner.cost_of(core, stage))
+                there = self.plan.compute(name, took, ranks=ranks, after=after)
+                stream = f"{each.exchange.dimension} {stage}"
+                sent = self.called(name, call, stream, after) if number < each.sends else []
                 after = [there, *sent]
             return after
         return [self.plan.compute(name, took, ranks=ranks, after=after)]

@@ -24,12 +24,12 @@ from simcoll.workload.rank_layout import Call, Layout
 from simcoll.workload.training_keys import BYTES, TrainingStep
 from simcoll.workload.transformer import (
     Attention,
+    Beside,
     Block,
     Elementwise,
     Exchange,
     Gemm,
     Operation,
-    Ring,
     Types,
     block,
     embedding,
@@ -303,6 +303,8 @@ class Planner:
         else:
             made = block(*given, experts=kind == "mixture", recompute=recompute, types=self.types)
         back: tuple[Operation, ...] = (*made.recomputed, *made.backward)
+        if self.splits or not self.compute.framework.tensor_beside:
+            back = tuple(part for each in back for part in _apart(each))
         later = tuple(each for each in back if isinstance(each, Gemm) and each.of_weights) if self.splits else ()
         first = tuple(each for each in back if each not in later) if later else back
         phases = {FORWARD: made.forward, BACKWARD: first, WEIGHTS: later}
@@ -316,7 +318,9 @@ class Planner:
         """Return the costs of operations that run one after the other, with `floor` launches of a layer's pass. While
         the GPU waits for launches anyway, exchanges add nothing."""
         parts = dict(zip(PARTS, added(*(self.cost_of(each, stage) for each in operations)), strict=True))
-        least, gap = (round(floor * seconds * PS_PER_S) for seconds in (self.launch_s, self.compute.gap_s))
+        each = self.launch_s, self.compute.gap_s, self.skew_s
+        least, gap, skew = (round(floor * seconds * PS_PER_S) for seconds in each)
+        parts["tp"] += skew
         hidden = max(0, least - sum(parts[name] for name in COMPUTING) - gap)
         parts["launch"] = gap + hidden
         for name in EXCHANGES:
@@ -328,7 +332,14 @@ class Planner:
         """The least seconds of a pass over a layer, as the CPU launches its kernels."""
         group = self.layout.groups("tp", 0)[0]
         ends = self.layout.pairs(0, self.stages - 1)[0]
-        return self.compute.floor_s(len(group), self.layout.across(group), self.layout.across(ends))
+        return self.compute.floor_s(len(group), self.layout.across(ends))
+
+    @functools.cached_property
+    def skew_s(self) -> float:
+        """The seconds for which the exchanges of a pass over a layer wait for the last rank of a group on several
+        nodes."""
+        group = self.layout.groups("tp", 0)[0]
+        return self.compute.framework.skew * len(group) * self.layout.across(group)
 
     def cost_of(self, operation: Operation, stage: int) -> Costs:
         """Return the costs of one operation."""
@@ -339,11 +350,11 @@ class Planner:
             return cost(elementwise=_ps(self.compute.elementwise_s(operation.nbytes)))
         if isinstance(operation, Attention):
             return cost(attention=self.attention_ps(operation))
-        if isinstance(operation, Ring):
-            passes = list(map(self.attention_ps, operation.passes))
+        if isinstance(operation, Beside):
+            passes = [self.cost_of(each, stage) for each in operation.passes]
             moves = self.exchanged(operation.exchange, stage)
-            shown = sum(max(0, moves - took) for took in passes[: operation.sends])
-            return cost(attention=sum(passes), cp=shown)
+            shown = sum(max(0, moves - sum(took)) for took in passes[: operation.sends])
+            return added(*passes, cost(**{operation.exchange.dimension: shown}))
         took = self.exchanged(operation, stage)
         if operation.dimension == "tp" and self.tensor_overlap and operation.collective != "all_reduce":
             took = round(took * self.compute.tensor_shown)
@@ -573,6 +584,12 @@ def buckets(units: Sequence[Unit]) -> list[list[Unit]]:
 def _last_turns(order: Sequence[Turn]) -> set[Turn]:
     """Return the last turn of each phase and chunk of a stage."""
     return set({(turn.phase, turn.chunk): turn for turn in order}.values())
+
+
+def _apart(operation: Operation) -> tuple[Operation, ...]:
+    """Return a matrix multiplication and the exchange beside it one after the other."""
+    both = isinstance(operation, Beside) and isinstance(operation.passes[0], Gemm)
+    return (*operation.passes, operation.exchange) if both else (operation,)
 
 
 def _ps(seconds: float) -> int:

@@ -263,16 +263,17 @@ class Exchange(NamedTuple):
     tokens: int = 0
 
 
-class Ring(NamedTuple):
-    """Attention in passes, while keys and values of the next pass come from a neighbour. Each `passes[i]` computes as
-    `exchange` moves data for pass i + 1, if i < `sends`."""
+class Beside(NamedTuple):
+    """Computations with exchanges beside them. `passes[i]` computes while `exchange` moves data, if i < `sends`: in
+    ring attention the keys and values of the next pass; in the backward pass of a column-parallel layer its input, and
+    the gradient of its input."""
 
-    passes: tuple[Attention, ...]
+    passes: tuple[Attention, ...] | tuple[Gemm]
     exchange: Exchange
     sends: int
 
 
-Operation = Gemm | Attention | Elementwise | Exchange | Ring
+Operation = Gemm | Attention | Elementwise | Exchange | Beside
 
 
 class Block(NamedTuple):
@@ -344,7 +345,7 @@ class _Layer:
             return [gathered, half, *after]
         half = whole._replace(keys=max(1, mine // 2), causal=False)  # work is balanced: half of each other block
         moved = Exchange("cp", "send_recv", size * (2 if backward else 1))  # backward: with the gradients so far
-        return [Ring((whole, *[half] * (cp - 1)), moved, cp if backward else cp - 1)]
+        return [Beside((whole, *[half] * (cp - 1)), moved, cp if backward else cp - 1)]
 
     def mlp(self, width: int, tokens: int, parts: int, copies: int = 1) -> list[Operation]:
         """Return the forward pass of MLPs of some width on `tokens` each, divided into `parts`."""
@@ -397,7 +398,7 @@ class _Layer:
     def turned(self, forward: Iterable[Operation]) -> list[Operation]:
         """Return the backward pass of a forward pass: exchanges are mirrored, a multiplication becomes two, one for the
         gradient of its input and one for that of its weights. With sequence parallelism the input of a column-parallel
-        layer is gathered again for the gradient of its weights."""
+        layer is gathered again beside the first, and the gradient of its input is scattered beside the second."""
         back: list[Operation] = []
         mirror = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather", DISPATCH: COMBINE, COMBINE: DISPATCH}
         operations = list(forward)
@@ -410,10 +411,14 @@ class _Layer:
             elif isinstance(each, Elementwise):
                 back.append(Elementwise(2 * each.nbytes))
             elif isinstance(each, Exchange) and each.dimension != "cp":
+                mirrored = each._replace(collective=mirror.get(each.collective, each.collective))
                 if each.collective == "all_gather" and self.split.sequence_parallel:
-                    back.append(each)
-                back.append(each._replace(collective=mirror.get(each.collective, each.collective)))
-            elif isinstance(each, Attention | Ring):
+                    *back, of_input, of_weights = back
+                    assert isinstance(of_input, Gemm) and isinstance(of_weights, Gemm)
+                    back += [Beside((of_input,), each, 1), Beside((of_weights,), mirrored, 1)]
+                else:
+                    back.append(mirrored)
+            elif isinstance(each, Attention | Beside):
                 back += self.attended(backward=True)
         return back
 
