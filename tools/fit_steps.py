@@ -1,22 +1,24 @@
-"""Fit the parameters of GPUs and frameworks (gpus.yaml, frameworks.yaml) to published training steps, and print how well
-steps are predicted that were not fitted: the tables of validation/steps/README.md.
+"""Fit the parameters of GPUs and frameworks (gpus.yaml, frameworks.yaml) to published training steps, and print how
+well steps are predicted that were not fitted: the tables of validation/steps/README.md.
 
     python tools/fit_steps.py points FILE [--only TABLE,…]    plans the rows of the tables (hours); keeps what FILE has
     python tools/fit_steps.py fit FILE                        prints fitted parameters, and the tables (minutes)
 
+The rival llm-analysis is asked if it is installed when the points are made.
+
 A step takes as long as the longest path through its plan. Each operation of a path takes a time that is linear in the
-parameters, or the launch floor. `points` plans each row with several settings of the parameters, and keeps each longest
-path with its parts: seconds of GEMMs, attention and so on at factor 1, and of exchanges. So `fit` computes the time with
-any parameters as the longest of these paths, without planning again. It fits least squares of the logarithms of the
-times; beyond an error of 4 % a row's weight falls. Each fit begins at the same neutral parameters (PARAMETERS), within
-physical bounds; so no fit knows the rows that are held out of it. Shipped parameters are not read, but for the check at
-the end.
+parameters, or the launch floor. `points` plans each row with several settings of the parameters, and keeps each
+longest path with its parts: seconds of GEMMs, attention and so on at factor 1, and of exchanges. So `fit` computes the
+time with any parameters as the longest of these paths, without planning again. It fits least squares of the logarithms
+of the times; beyond an error of 4 % a row's weight falls. Each fit begins at the same neutral parameters (PARAMETERS),
+within physical bounds. So no fit knows the rows that are held out of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import math
 import statistics
@@ -32,7 +34,7 @@ from scipy.optimize import least_squares
 from simcoll.accuracy.published_steps import Door, MissingError, keys_of, rows_of
 from simcoll.errors import SimcollError
 from simcoll.units import PS_PER_S
-from simcoll.workload.compute import Compute, gpus
+from simcoll.workload.compute import Compute
 from simcoll.workload.training_plan import COMPUTE, OPTIMIZER_BYTES, PARTS, Planner, StepPlan
 
 FOLDER: Final = Path(__file__).parents[1] / "validation" / "steps"
@@ -69,9 +71,15 @@ def setting(compute: Compute, gemm: float, elementwise: float, launch: float, in
             update={"gemm": dict.fromkeys(compute.of.peak, gemm), "hbm_efficiency": 1.0, "interference": interference}
         ),
         framework=way.model_copy(
-            update={"elementwise": {compute.kernels: elementwise}, "launch": {compute.kernels: launch}, "gap": 0.0,
-                    "launch_tensor": 0.0, "tensor_shown": 1.0}
-        ),  # fmt: skip
+            update={
+                "elementwise": {compute.kernels: elementwise},
+                "launch": {compute.kernels: launch},
+                "gap": 0.0,
+                "launch_pipelined": 0.0,
+                "skew": 0.0,
+                "tensor_shown": 1.0,
+            }
+        ),
         kernel=kernel.model_copy(update={"efficiency": dict.fromkeys(kernel.efficiency, 1.0)}),
     )
 
@@ -90,7 +98,7 @@ def longest(plan: StepPlan) -> list[int]:
 
 def path_of(planner: Planner, numbers: Iterable[int], raw: Planner) -> Counter[tuple[float, ...]]:
     """Return the parts of a path (in the order of KINDS), and how often each occurs. `raw`: a planner at factor 1."""
-    passes: Counter[tuple[str, int, str]] = Counter()
+    passes: Counter[tuple[str, int, str, str]] = Counter()
     sums = dict.fromkeys(KINDS, 0.0)
     for number in numbers:
         each = planner.plan.operations[number]
@@ -101,26 +109,26 @@ def path_of(planner: Planner, numbers: Iterable[int], raw: Planner) -> Counter[t
             sums["state"] += OPTIMIZER_BYTES * planner.optimized(each.stage) / planner.compute.of.hbm
         sums["hidden"] += costs["interference"] / PS_PER_S * planner.compute.of.interference
         for unit, phase in each.parts:
-            passes[unit.name, each.stage, phase] += 1
+            passes[unit.name, each.stage, unit.recompute, phase] += 1
     found = Counter([parts_of(**sums)])
     for which, count in passes.items():
         found[unit_of(raw, *which)] += count
     return found
 
 
-def unit_of(raw: Planner, name: str, stage: int, phase: str) -> tuple[float, ...]:
+def unit_of(raw: Planner, name: str, stage: int, recompute: str, phase: str) -> tuple[float, ...]:
     """Return the parts of a pass over a unit of the model, at factor 1."""
-    unit = raw.unit(name, stage)
+    unit = raw.unit(name, stage, recompute)
     costs = dict(zip(PARTS, unit.costs[phase], strict=True))
     took = {name: value / PS_PER_S for name, value in costs.items()}
     layer = name in ("dense", "mixture")
-    launches = {"forward": 1, "backward": 2 + (raw.spec.recompute == "full")}.get(phase, 0) if layer else 0
+    launches = {"forward": 1, "backward": 2 + (recompute == "full")}.get(phase, 0) if layer else 0
     scores = 0.0
     if raw.compute.kernel.score_bytes:  # attention is FLOPs at 0.6 of the peak, and traffic
         without = setting(raw.compute, *SETTINGS[0])
         without = dataclasses.replace(without, kernel=raw.compute.kernel.model_copy(update={"score_bytes": 0.0,
             "efficiency": dict.fromkeys(raw.compute.kernel.efficiency, 1.0)}))  # fmt: skip
-        flop = Planner(raw.spec, raw.layout, without, raw.call_time).unit(name, stage).costs[phase]
+        flop = Planner(raw.spec, raw.layout, without, raw.call_time).unit(name, stage, recompute).costs[phase]
         alone = flop[PARTS.index("attention")] / PS_PER_S
         scores, took["attention"] = (took["attention"] - alone) / raw.compute.kernel.score_bytes, alone
     shown = took["tp"] if raw.tensor_overlap else 0.0
@@ -155,15 +163,49 @@ def point(row: Any, planner: Planner) -> dict[str, Any]:
     return {**{column: row.get(column, "") for column in columns}, "measured": float(row["d_step_time_s"]),
             "batch": {"global_batch": batch, "grad_accum": planner.passes},
             "flop_token": step.model.flop(step.batch.sequence) / step.batch.sequence,
-            "shipped": planner.planned().timed().time_ps / PS_PER_S,
-            "source": compute.of.source, "name": step.framework.name, "kernels": compute.kernels,
+                "source": compute.of.source, "name": step.framework.name, "kernels": compute.kernels,
             "way": step.framework.attention or compute.framework.attention, "type": step.dtypes.compute,
             "table_attention": compute.kernel.table, "unfused": bool(compute.kernel.score_bytes),
             "graphs": compute.cuda_graphs, "ranks": len(group) if len(group) > 1 else 0,
-            "across": "pipelined" if planner.layout.across(ends) else "tensor" * planner.layout.across(group),
+            "across": planner.layout.across(group), "pipelined": planner.layout.across(ends),
             "ideal": step.model.flop(step.batch.sequence) * batch
             / (compute.peak(step.dtypes.compute) * planner.layout.dense.size),
-            "paths": paths}  # fmt: skip
+            "llm_analysis": by_llm_analysis(planner), "paths": paths}  # fmt: skip
+
+
+def by_llm_analysis(planner: Planner) -> float | None:
+    """Return the seconds that the package llm-analysis says, at the efficiency that it names for training (0.5), or
+    None if it is not installed or cannot say the step: fp8, mixtures of experts, context parallelism, A100 and H100
+    only, and no more than it refuses itself."""
+    try:
+        analysis, config = (importlib.import_module(f"llm_analysis.{name}") for name in ("analysis", "config"))
+    except ImportError:
+        return None
+    spec, gpu = planner.spec, planner.compute.of
+    model, p, batch = spec.model, spec.parallel, spec.batch
+    if spec.dtypes.compute != "bf16" or model.experts or p.cp > 1:
+        return None
+    nvlink = 300 if gpu.source == "a100" else 450
+    nic = 25 * planner.layout.per_node if gpu.source == "a100" else 50 * planner.layout.per_node
+    zero = {"none": 0, "zero1": 1, "zero2": 2, "fsdp": 3, "hsdp": 3}[p.sharding]
+    again = {"none": 0, "selective": 1, "full": 2}[spec.recompute]
+    try:
+        found = analysis.LLMAnalysis(
+            config.ModelConfig("row", model.layers, model.heads, model.hidden, model.vocab, batch.sequence, model.keys,
+                               ffn_embed_dim=model.ffn),
+            config.GPUConfig("gpu", gpu.memory / 1e9, gpu.hbm / 1e9, nvlink, 1e-5, gpu.peak["bf16"] / 1e12,
+                             inter_node_bandwidth_in_GB_per_sec=nic),
+            config.DtypeConfig(),
+            config.ParallelismConfig(p.tp, p.pp, planner.dp, sp_size=p.tp if spec.split.sequence_parallel else 1),
+            flops_efficiency=0.5,
+        ).training(
+            batch.micro, planner.passes, seq_len=batch.sequence, total_num_tokens=batch.global_ * batch.sequence,
+            activation_recomputation=analysis.ActivationRecomputation(again), ds_zero=analysis.DSZeRO(zero),
+            mlp_gated_linear_units=model.gated,
+        )  # fmt: skip
+    except (AssertionError, ValueError, ZeroDivisionError):
+        return None
+    return float(found["latency_per_iter"])
 
 
 # --- fits ---
@@ -188,8 +230,8 @@ def parameters_of(row: Point) -> dict[str, str | float]:
         "hidden": f"interference {gpu}",
         "gap": f"gap {name}" if fused and not row["graphs"] else none,
         "launch": none if fused or row["graphs"] else f"launch {name} {kernels}",
-        "skew": f"skew {name}" if row["ranks"] and row["across"] == "tensor" else none,
-        "pipelined": f"launch_pipelined {name}" if row["ranks"] and row["across"] == "pipelined" and kernels == "eager" else none,
+        "skew": f"skew {name}" if row["ranks"] and row["across"] else none,
+        "pipelined": f"launch_pipelined {name}" if row["ranks"] and row["pipelined"] and kernels == "eager" else none,
     }
 
 
@@ -200,7 +242,8 @@ class Times:
         used = [parameters_of(row) for row in rows]
         self.names = sorted({name for each in used for name in each.values() if isinstance(name, str)})
         self.start = np.array([PARAMETERS[name.split()[0]] for name in self.names])
-        at: dict[str | float, int] = {each: number for number, each in enumerate((*self.names, *CONSTANTS))}
+        known: tuple[str | float, ...] = (*self.names, *CONSTANTS)
+        at = {each: number for number, each in enumerate(known)}
         units = [
             (number, path, *unit) for number, row in enumerate(rows) for path, whole in enumerate(row["paths"])
             for unit in whole
@@ -265,8 +308,10 @@ KEYS: Final[dict[str, Callable[[Point], str]]] = {
     "scale held out": lambda row: str(next(size for size in (16, 64, 256, 10**6) if int(row["gpus"]) <= size)),
     "source held out": lambda row: row["table"],
 }
-SAME: Final = ("table", "model", "gpu", "framework", "compute_dtype", "sharding", "tp", "pp", "vpp", "cp", "micro_batch",
-               "seq_len", "activation_ckpt", "compile", "interconnect")  # fmt: skip
+SAME: Final = (
+    *("table", "model", "gpu", "framework", "compute_dtype", "sharding", "tp", "pp", "vpp", "cp"),
+    *("micro_batch", "seq_len", "activation_ckpt", "compile", "interconnect"),
+)
 
 
 def held_out(rows: Sequence[Point], key: Callable[[Point], str]) -> Column:
@@ -283,10 +328,14 @@ def held_out(rows: Sequence[Point], key: Callable[[Point], str]) -> Column:
 def rivals(rows: Sequence[Point]) -> dict[str, Column]:
     """Return errors of predictions that do not simulate; none has seen the row's model.
 
-    `constant MFU`: the mean of the GPU and type of compute. `nearest`: the MFU of the row with the least distance: 3 for
-    another GPU, 2 for another type of compute, 1.5 for another framework, 0.5 for each factor of two in FLOPs of a
+    `constant MFU`: the mean of the GPU and type of compute. `nearest`: the MFU of the row with the least distance: 3
+    for another GPU, 2 for another type of compute, 1.5 for another framework, 0.5 for each factor of two in FLOPs of a
     token, 0.25 in GPUs, tp, pp, sequence and micro batch. `roofline`: the peak."""
-    model, found = KEYS["model held out"], {"constant MFU": Column(), "nearest": Column(), "roofline": Column()}
+    model = KEYS["model held out"]
+    found: dict[str, Column] = {"constant MFU": {}, "nearest": {}, "roofline": {}}
+    found["llm-analysis"] = {
+        row["id"]: row["llm_analysis"] / row["measured"] - 1 for row in rows if row["llm_analysis"]
+    }
     at = [[2 * math.log2(row["flop_token"]), *(math.log2(int(row[name] or 1)) for name in SIZES)] for row in rows]
     places = np.array(at)
     names = np.array([[row[name] for name in ("gpu", "type", "framework", "table")] for row in rows])
@@ -317,22 +366,27 @@ def table(rows: Sequence[Point], columns: dict[str, Column], head: str, group: C
     print(f"\n| {head} | n | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
     for name in sorted({group(row) for row in rows}):
         of = [row["id"] for row in rows if group(row) == name]
-        print(f"| {name} | {len(of)} | {' | '.join(_pair([each[id_] for id_ in of]) for each in columns.values())} |")
+        cells = [_pair([each[which] for which in of if which in each]) for each in columns.values()]
+        print(f"| {name} | {len(of)} | {' | '.join(cells)} |")
 
 
 def report(file: Path) -> None:
     """Print fitted parameters and the tables of the study."""
     rows = list(json.loads(file.read_text()).values())
     print("| parameter | fitted |\n|---|---|")
-    for name, value in fitted(rows).items():
+    values = fitted(rows)
+    for name, value in values.items():
         print(f"| {name} | {value:.3g} |")
-    columns = {"shipped": {row["id"]: row["shipped"] / row["measured"] - 1 for row in rows}}
+    times = predicted(rows, values)
+    columns = {"fitted": {row["id"]: took / row["measured"] - 1 for row, took in zip(rows, times, strict=True)}}
     columns |= {name: held_out(rows, key) for name, key in KEYS.items()} | rivals(rows)
     table(rows, columns, "rows", group_of)
     sources = sorted({row["table"] for row in rows})
     means = []
     for column in columns.values():
-        parts = [[100 * abs(column[row["id"]]) for row in rows if row["table"] == source] for source in sources]
+        parts = [[100 * abs(column[row["id"]]) for row in rows if row["table"] == source and row["id"] in column]
+                 for source in sources]  # fmt: skip
+        parts = [part for part in parts if part]
         means.append(f"{statistics.fmean(map(statistics.fmean, parts)):.1f} / "
                      f"{statistics.fmean(map(statistics.median, parts)):.1f}")  # fmt: skip
     print(f"| mean over sources | {len(sources)} | {' | '.join(means)} |")
@@ -346,12 +400,12 @@ def report(file: Path) -> None:
 def series(rows: Sequence[Point], columns: dict[str, Column]) -> None:
     """Print by how much the ratios of times within a series are missed: rows that differ in the number of GPUs only,
     over the one with fewest."""
-    print("\n| series | ratios | shipped | model held out |\n|---|---|---|---|")
+    print("\n| series | ratios | fitted | model held out |\n|---|---|---|---|")
     for title, same in (("batch grows with GPUs", "grad_accum"), ("batch fixed", "global_batch")):
         groups: dict[tuple[str, ...], list[Point]] = {}
         for row in rows:
             groups.setdefault((*(row.get(name, "") for name in SAME), row["batch"][same]), []).append(row)
-        errors: dict[str, list[float]] = {"shipped": [], "model held out": []}
+        errors: dict[str, list[float]] = {"fitted": [], "model held out": []}
         for group in groups.values():
             least = min(group, key=lambda row: int(row["gpus"]))
             for row in group:
@@ -359,7 +413,7 @@ def series(rows: Sequence[Point], columns: dict[str, Column]) -> None:
                     for name, found in errors.items():
                         column = columns[name]
                         found.append((1 + column[row["id"]]) / (1 + column[least["id"]]) - 1)
-        print(f"| {title} | {len(errors['shipped'])} | {' | '.join(map(_pair, errors.values()))} |")
+        print(f"| {title} | {len(errors['fitted'])} | {' | '.join(map(_pair, errors.values()))} |")
 
 
 def intervals(rows: Sequence[Point], column: Column) -> None:
@@ -386,9 +440,10 @@ def intervals(rows: Sequence[Point], column: Column) -> None:
 
 
 def between(factors: Sequence[float]) -> tuple[float, float]:
-    """Return the 5 % and 95 % quantiles of factors."""
-    low, high = np.quantile(factors, [0.05, 0.95])
-    return float(low), float(high)
+    """Return the shortest interval that holds 90 % of the factors, and of one more that is not known."""
+    ordered = sorted(factors)
+    most = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
+    return min(zip(ordered, ordered[most - 1 :], strict=False), key=lambda ends: ends[1] - ends[0])
 
 
 def _pair(errors: Sequence[float]) -> str:

@@ -52,7 +52,6 @@ class _FrameworkWord(Model):
     of_models: str | None = None
     gpu: str | None = None
     system: str | None = None
-    holds: tuple[float, float] | None = None
 
 
 class _Words(Model):
@@ -278,8 +277,7 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
     point |= {"memory_GB": memory.total / 1e9, "fits": memory.total <= limit}
     if found:
         took = found.time_ps / PS_PER_S
-        way = _framework(row)
-        low, high = way.holds or frameworks()[way.name].holds
+        low, high = frameworks()[_framework(row).name].holds
         point |= {"predicted_s": took, "low_s": took * low, "high_s": took * high, "mfu": found.facts["mfu"]}
     if found and point["measured_s"]:
         point["error"] = point["predicted_s"] / point["measured_s"] - 1

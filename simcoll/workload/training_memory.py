@@ -11,10 +11,9 @@ from simcoll.workload.training_plan import Planner, Unit
 STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
 CONTEXT: Final = 4_000_000_000  # bytes of CUDA, of NCCL's communicators, and of what the allocator cannot use
 EAGER: Final = 1.5  # activations that eager kernels keep, over those of fused ones: each operation keeps its input
-ADDS_APART: Final = (
-    "nanotron",
-)  # frameworks that add up gradients beside the buckets that are reduced; their ZeRO-1 shares the moments, not the float32
-# parameters, and a shard also holds its gradients and updated parameters
+# Frameworks that add up gradients beside the buckets that are reduced. Their ZeRO-1 shares the moments, and not the
+# float32 parameters; a shard also holds its gradients and its updated parameters.
+ADDS_APART: Final = ("nanotron",)
 TENSOR_BUFFERS: Final = 2  # gathered activations, forward and backward, whose memory sequence parallelism keeps
 LOGITS: Final = 10  # bytes per token and vocabulary entry: logits in 16 bits, and in float32 with their gradient
 

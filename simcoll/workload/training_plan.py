@@ -588,8 +588,9 @@ def _last_turns(order: Sequence[Turn]) -> set[Turn]:
 
 def _apart(operation: Operation) -> tuple[Operation, ...]:
     """Return a matrix multiplication and the exchange beside it one after the other."""
-    both = isinstance(operation, Beside) and isinstance(operation.passes[0], Gemm)
-    return (*operation.passes, operation.exchange) if both else (operation,)
+    if isinstance(operation, Beside) and isinstance(operation.passes[0], Gemm):
+        return *operation.passes, operation.exchange
+    return (operation,)
 
 
 def _ps(seconds: float) -> int:

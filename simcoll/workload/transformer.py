@@ -268,7 +268,7 @@ class Beside(NamedTuple):
     ring attention the keys and values of the next pass; in the backward pass of a column-parallel layer its input, and
     the gradient of its input."""
 
-    passes: tuple[Attention, ...] | tuple[Gemm]
+    passes: tuple[Attention | Gemm, ...]
     exchange: Exchange
     sends: int
 

@@ -19,7 +19,8 @@ from simcoll.workload.compute import compute_of
 from simcoll.workload.rank_layout import layout_of
 from simcoll.workload.training_memory import memory_of
 from simcoll.workload.training_plan import COMPUTING, NOTHING, Planner, Unit, cost
-from simcoll.workload.transformer import Exchange, Ring
+from simcoll.workload.training_plan import PARTS as PARTS_OF_COST
+from simcoll.workload.transformer import Beside, Exchange
 
 FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
 SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
@@ -72,11 +73,22 @@ def test_ring_attention_hides_what_its_passes_compute() -> None:
     takes longer than the pass."""
     cp, moves = 4, 10**9
     plan = planner({"cp": cp}, moves)
-    (ring,) = (each for each in plan.unit("dense", 0).block.forward if isinstance(each, Ring))
+    (ring,) = (each for each in plan.unit("dense", 0).block.forward if isinstance(each, Beside))
     assert (len(ring.passes), ring.sends) == (cp, cp - 1)
     assert sum(core.flop for core in ring.passes) == pytest.approx(cp * ring.passes[0].flop)
     took = [plan.attention_ps(core) for core in ring.passes]
     assert plan.cost_of(ring, 0) == cost(attention=sum(took), cp=sum(max(0, moves - each) for each in took[:-1]))
+
+
+@pytest.mark.parametrize("moves", [1, 10**12])
+def test_gradients_hide_exchanges_of_sequence_parallelism(moves: int) -> None:
+    """Of the six exchanges of a block's backward pass, two gather gradients; a layer's input comes beside the gradient
+    of the input, which leaves beside the gradient of the weights: these four show what they take longer."""
+    plan = planner({"tp": 4}, moves, overlap={"tensor": False})
+    costs, unit = plan.unit("dense", 0).costs["backward"], plan.unit("dense", 0)
+    beside = [each for each in unit.block.backward if isinstance(each, Beside)]
+    shown = [max(0, moves - sum(plan.cost_of(each.passes[0], 0))) for each in beside]
+    assert (len(shown), costs[PARTS_OF_COST.index("tp")]) == (4, 2 * moves + sum(shown))
 
 
 @pytest.mark.parametrize(
