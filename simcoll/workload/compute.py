@@ -69,7 +69,7 @@ class Framework(Model):
     skew: Seconds = 0.0
     launch_pipelined: Seconds = 0.0
     elementwise: dict[Kernels, Positive]
-    holds: tuple[Positive, Positive] = (0.75, 1.35)
+    holds: tuple[Positive, Positive] = (0.84, 1.17)
 
 
 class _Gpus(Model):
