@@ -28,12 +28,11 @@ NAMES: Final = {  # torch's operations, without what says where the data lie
     "recv": "recv", "recv_any_source": "recv", "isend": "send", "irecv": "recv", "barrier": "barrier",
     "monitored_barrier": "barrier",
 }  # fmt: skip
-MOST_REAL_BYTES: Final = 2**30  # of one tensor, and
-MOST_REAL_FLOP: Final = 3e11  # of all operations: up to these the script computes for real
+MOST_REAL: Final = {"tensor": 2**27, "bytes": 2**33, "flop": 2e11}  # up to which the script computes for real
 LARGEST_INTEGERS: Final = 2**24  # elements of tensors of integers that stay real when others are not
 
 
-class TooLargeError(Exception):
+class TooLargeError(BaseException):
     """The script computes too much for this machine: run it again with tensors that have no memory."""
 
 
@@ -207,6 +206,7 @@ class Recorder:
     in_optimizer: bool = False
     fake: bool = False
     flop: float = 0.0
+    nbytes: float = 0.0
 
     def start(self) -> None:
         """Begin with one stream, on which all kernels run that ask for no other."""
@@ -276,6 +276,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if any(torch_private.is_wrapper(kind) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
+        if torch_private.only_asks():
+            return func(*args, **kwargs)
         if func.namespace in ("c10d", "_c10d_functional", "_dtensor"):
             return self.collective(func, args, kwargs)
         return self.computed(func, types, args, kwargs)
@@ -286,16 +288,18 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         among_fakes = any(issubclass(kind, FakeTensor) for kind in types)
         if name == "_local_scalar_dense":
             return self.scalar(func, args[0])
-        if self.fake is None or not (among_fakes or not types) or among_fakes:
-            out = func(*args, **kwargs)
-        else:
-            out = self.made(func, args, kwargs)
+        makes = not among_fakes and all(each.device.type == "meta" for each in flat(args))
+        makes = makes and torch.device(kwargs.get("device") or "cpu").type != "meta"
+        out = self.made(func, args, kwargs) if makes and self.fake else func(*args, **kwargs)
         for kernel in kernels_of(func, name, args, kwargs, out):
             RECORDER.stream.kernels[kernel] += 1
-            if self.fake is None:
-                RECORDER.flop += kernel.flop
-                if RECORDER.flop > MOST_REAL_FLOP or kernel.nbytes > 3 * MOST_REAL_BYTES:
-                    raise TooLargeError
+            RECORDER.flop += kernel.flop
+            RECORDER.nbytes += kernel.nbytes
+        if self.fake is None:
+            made = bytes_of(out) if makes and isinstance(out, torch.Tensor) and out.device.type != "meta" else 0
+            RECORDER.nbytes += made
+            if made > MOST_REAL["tensor"] or RECORDER.nbytes > MOST_REAL["bytes"] or RECORDER.flop > MOST_REAL["flop"]:
+                raise TooLargeError
         return out
 
     def made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -303,11 +307,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         assert self.fake is not None
         with self.fake:
             out = func(*args, **kwargs)
-        device = kwargs.get("device")
         kept = not isinstance(out, torch.Tensor) or out.dtype.is_floating_point or out.numel() > LARGEST_INTEGERS
-        if kept or (device is not None and torch.device(device).type == "meta"):
-            return out
-        return func(*args, **kwargs)
+        return out if kept or flat(args) else func(*args, **kwargs)
 
     def scalar(self, func: Any, tensor: Tensor) -> Any:
         """Return the value of a tensor: 1 if the tensor has no memory."""

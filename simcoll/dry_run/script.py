@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import runpy
+import signal
 import sys
 import tempfile
 import traceback
@@ -107,7 +108,8 @@ def _all(job: Job, ranks: Sequence[int], fake: bool, folder: Path) -> dict[int, 
         else:
             how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
             problem = (job.script, f"the process ended with {how}", "see what torch said above; run it on fewer layers")
-            found[rank] = RankRecord(rank, failed=problem)
+            killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and not fake  # out of memory
+            found[rank] = RankRecord(rank, too_large=killed, failed=problem)
     return found
 
 
@@ -191,6 +193,8 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
 
     torch_private.pretend(rank, world, RECORDER.starts)
     devices.install(rank % local, local)
+    if fake:
+        torch_private.convert_without_memory()
     forward = register_module_forward_pre_hook(begins)
     hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
     try:
@@ -205,6 +209,8 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
 
 def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str]:
     """Return the line of the script at which it failed, the problem, and what to change."""
+    if os.environ.get("TB"):
+        traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
     home = str(Path(job.script).resolve().parent)
     own = [each for each in frames if str(Path(each.filename).resolve()).startswith(home)]

@@ -24,6 +24,33 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def convert_without_memory() -> None:
+    """Let `Module.to` and the like convert tensors without memory: torch's own way wants to swap them, and refuses."""
+
+    def apply(self: Any, convert: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        for child in self.children() if recurse else ():
+            child._apply(convert)
+        for key, tensor in [*self._parameters.items(), *self._buffers.items()]:
+            with torch.no_grad():
+                made = tensor if tensor is None else convert(tensor)
+            if made is tensor:
+                continue
+            if key in self._buffers:
+                self._buffers[key] = made
+            elif made.device == tensor.device:
+                tensor.data = made
+            else:
+                self._parameters[key] = torch.nn.Parameter(made, tensor.requires_grad)
+        return self
+
+    torch.nn.Module._apply = apply
+
+
+def only_asks() -> bool:
+    """Whether torch tries an operation without memory to learn the shape of its result, as DTensor does."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of this class consist of others (DTensor), whose operations will be seen themselves."""
     return hasattr(kind, "__tensor_flatten__")
