@@ -13,8 +13,9 @@ __version__ = "0.2.0"
 # The names of `simcoll.api`, in their one place.
 __all__ = [
     "Link", "Point", "Prediction", "Reply", "Request", "Results", "Scenario", "Schedule", "SimcollError", "Step",
-    "Sweep", "Topology", "Transfer", "build", "calibrate", "compare", "diagnose", "explain", "export", "load",
+    "Sweep", "Topology", "Transfer", "build", "calibrate", "compare", "diagnose", "dryrun", "explain", "export", "load",
     "measure", "predict", "prove", "recommend", "register", "run", "send", "show", "states", "synthesize",
+    "torch_estimator",
 ]  # fmt: skip
 
 if TYPE_CHECKING:  # what type checkers know of these names

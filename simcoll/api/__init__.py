@@ -11,6 +11,8 @@ keys as keywords. Machines may be a `Topology` or a networkx graph, algorithms a
 
 from __future__ import annotations
 
+from simcoll.api.dry_runs import dryrun as dryrun
+from simcoll.api.dry_runs import torch_estimator as torch_estimator
 from simcoll.api.questions import calibrate as calibrate
 from simcoll.api.questions import compare as compare
 from simcoll.api.questions import diagnose as diagnose

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -39,3 +41,55 @@ def dry_run(
     local = -(-world // nodes) if nodes else cluster.gpus
     job = Job(script, tuple(args), world, local, steps)
     return DryRun(script, world, nodes, cluster, record_differing(job, all_ranks))
+
+
+@contextlib.contextmanager
+def dryrun(*, world: int, on: str, nodes: int | None = None, **computing: Any) -> Iterator[PlannedStep]:
+    """Record what runs inside as rank 0 of `world` ranks on the machine `on`, and print what its step would take.
+
+    Use it in place of torchrun: `with simcoll.dryrun(world=512, on="hgx-h100") as plan:` around a script's code,
+    `init_process_group` included. Afterwards `plan.step` is the `DryRun`: `plan.step.prediction`, `plan.step.plan`.
+    A process can make one dry run. Raises InputError without torch, and for an unknown machine.
+    """
+    _torch()
+    from simcoll.dry_run.script import recorded, recording
+    from simcoll.dry_run.step import Cluster, DryRun
+    from simcoll.report.dryrun_text import text
+
+    cluster, made = Cluster.named(on, **computing), PlannedStep()
+    with recording(0, world, -(-world // nodes) if nodes else cluster.gpus, fake=False):
+        yield made
+    made.step = DryRun("dryrun", world, nodes, cluster, {0: recorded(0, fake=False)})
+    print(text(made.step))
+
+
+class PlannedStep:
+    """What `dryrun` gives: `step` is the dry run, once the block has ended."""
+
+    step: DryRun
+
+
+def torch_estimator(system: str, nodes: int | None = None) -> Callable[[str, int, Sequence[int]], float]:
+    """Return a function that gives the seconds of a collective on a machine, for estimators of PyTorch.
+
+    The function takes the collective's name, its bytes as nccl-tests counts them, and the ranks of its group (numbers
+    of GPUs, node by node). It raises InputError for an unknown collective.
+
+    >>> seconds = torch_estimator("hgx-h100")
+    >>> seconds("all_reduce", 2**30, range(8)) > seconds("all_reduce", 2**20, range(8))
+    True
+    """
+    from simcoll.api.questions import predict
+    from simcoll.topology.topology_builder import load_system
+
+    gpus = load_system(system).counts.get("gpu") or 1
+
+    @functools.cache
+    def seconds(collective: str, nbytes: int, ranks: tuple[int, ...]) -> float:
+        if len(ranks) < 2:
+            return 0.0
+        machine = {"system": system, "nodes": nodes or max(ranks) // gpus + 1}
+        operation = {"name": "call", "collective": collective, "size": nbytes, "ranks": [*ranks]}
+        return predict(topology=machine, workload={"operations": [operation]}).time_ps / 1e12
+
+    return lambda collective, nbytes, ranks: seconds(collective, nbytes, tuple(ranks))

@@ -28,7 +28,7 @@ NAMES: Final = {  # torch's operations, without what says where the data lie
     "recv": "recv", "recv_any_source": "recv", "isend": "send", "irecv": "recv", "barrier": "barrier",
     "monitored_barrier": "barrier",
 }  # fmt: skip
-MOST_REAL: Final = {"tensor": 2**27, "bytes": 2**33, "flop": 2e11}  # up to which the script computes for real
+MOST_REAL: Final = {"tensor": 2**26, "bytes": 2**32, "flop": 3e10}  # up to which the script computes for real
 LARGEST_INTEGERS: Final = 2**24  # elements of tensors of integers that stay real when others are not
 
 
@@ -385,6 +385,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             inputs = outputs = [given["tensor"]]
         group = torch_private.group_of(given.get("process_group", given.get("group_name")))
         ranks = tuple(torch.distributed.get_process_group_ranks(group))
+        if len(set(given.get("input_split_sizes") or [0])) > 1:
+            RECORDER.note("the parts of an all_to_all follow from data: taken from this rank's, routing is random")
         root = given.get("root_rank", given.get("src") if kind == "broadcast" else None)
         peer = given.get("dst", given.get("src")) if kind in ("send", "recv") else None
         here = ranks.index(RECORDER.rank)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from simcoll.dry_run import devices, torch_private
-from simcoll.dry_run.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError
+from simcoll.dry_run.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError, bytes_of, flat
 from simcoll.errors import InputError
 
 CURES: Final = (  # words of an error of torch -> what to change
@@ -66,19 +66,15 @@ class Job:
     world: int
     local: int
     steps: int | None = None
-    large: bool = False  # it is known that the script is too large to compute for real
 
 
-def record(job: Job, ranks: Sequence[int]) -> tuple[dict[int, RankRecord], InputError | None]:
-    """Return what some ranks do, and the error of a script that fails, with the line of the script. The ranks run for
-    real; if they are too large for that, again without memory. Raises InputError if there is no script."""
+def record(job: Job, ranks: Sequence[int], fake: bool) -> tuple[dict[int, RankRecord], InputError | None]:
+    """Return what some ranks do, and the error of a script that fails, with the line of the script. `fake`: with
+    tensors that have no memory. Raises InputError if there is no script."""
     if not Path(job.script).is_file():
         raise InputError(f"{job.script}: there is no such file", "give the path of a training script")
-    for fake in (False, True) if not job.large else (True,):
-        with tempfile.TemporaryDirectory() as folder:
-            found = _all(job, ranks, fake, Path(folder))
-        if not any(each.too_large for each in found.values()):
-            break
+    with tempfile.TemporaryDirectory() as folder:
+        found = _all(job, ranks, fake, Path(folder))
     failed = next((each for each in found.values() if each.failed), None)
     if not failed or not failed.failed:
         return found, None
@@ -152,9 +148,12 @@ def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
     if not failed and not torch.distributed.is_initialized() and not RECORDER.initialized:
         problem = "the script never calls torch.distributed.init_process_group"
         failed = (job.script, problem, "call it as under torchrun, e.g. init_process_group('nccl')")
-    return RankRecord(
-        rank, RECORDER.parts, RECORDER.marks, RECORDER.begin, RECORDER.memory, RECORDER.notes, fake, too_large, failed
-    )
+    return replace(recorded(rank, fake), too_large=too_large, failed=failed)
+
+
+def recorded(rank: int, fake: bool) -> RankRecord:
+    """Return what was recorded in this process."""
+    return RankRecord(rank, RECORDER.parts, RECORDER.marks, RECORDER.begin, RECORDER.memory, RECORDER.notes, fake)
 
 
 @contextlib.contextmanager
@@ -181,6 +180,7 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
         RECORDER.in_optimizer = False
         if not first:
             first.append(optimizer)
+            RECORDER.memory = _held(optimizer)
         if first[0] is optimizer:
             RECORDER.mark()
             if steps and len(RECORDER.marks) >= steps:
@@ -207,10 +207,17 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
             stream.closed()
 
 
+def _held(optimizer: Any) -> dict[str, int]:
+    """Return the bytes that a rank keeps between steps, by kind. Of a distributed tensor this rank's part counts."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    kinds = {"parameters": parameters, "gradients": [each.grad for each in parameters], "optimizer": states}
+    local = {name: [each.to_local() if hasattr(each, "to_local") else each for each in kinds[name]] for name in kinds}
+    return {name: sum(map(bytes_of, flat([*tensors]))) for name, tensors in local.items()}
+
+
 def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str]:
     """Return the line of the script at which it failed, the problem, and what to change."""
-    if os.environ.get("TB"):
-        traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
     home = str(Path(job.script).resolve().parent)
     own = [each for each in frames if str(Path(each.filename).resolve()).startswith(home)]
@@ -219,6 +226,6 @@ def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str
         place = f"{error.filename}:{error.lineno}"
     words = problem.casefold()
     cure = next(
-        (cure for sign, cure in CURES if sign in words), "run it with torchrun on two ranks to see it fail there"
+        (cure for sign, cure in CURES if sign in words), "if it runs under torchrun, a dry run lacks what it asks for"
     )
     return place, problem, cure

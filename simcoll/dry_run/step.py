@@ -59,10 +59,10 @@ class Cluster:
         way = self.compute
         attention = next(name for name, each in attentions().items() if each is way.kernel)
         return [
-            f"computing on {way.gpu}, {way.label} (--gpu)",
+            f"the GPU is {way.gpu}; times of matrix products: {way.label} (--gpu)",
             f"{way.kernels} kernels, {'with' if way.cuda_graphs else 'without'} CUDA graphs: at least "
             f"{1e6 * way.launch_s / kernels.KERNELS_OF_PASS:.1f} us a kernel (--kernels, --cuda-graphs)",
-            f"attention as in {attention} (--attention)",
+            f"the kernel of attention, if there is one, is {attention} (--attention)",
         ]
 
 

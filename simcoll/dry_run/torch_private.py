@@ -33,7 +33,7 @@ def convert_without_memory() -> None:
         for key, tensor in [*self._parameters.items(), *self._buffers.items()]:
             with torch.no_grad():
                 made = tensor if tensor is None else convert(tensor)
-            if made is tensor:
+            if made is tensor or tensor is None or made is None:
                 continue
             if key in self._buffers:
                 self._buffers[key] = made

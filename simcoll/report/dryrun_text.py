@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
+
+from simcoll.config import text_table
 
 
 def text(found: Any) -> str:
-    """Return what a step takes, where its time goes, and what was assumed."""
+    """Return what was assumed, what a step takes, and what moves in it: `found` is a `DryRun`."""
+    document = found.document()
+    took = {name: document[f"{name}_us"] / 1e3 for name in ("step", "compute", "exposed")}
+    held = ", ".join(f"{name} {nbytes:.2f} GB" for name, nbytes in document["memory_GB"].items())
     return "\n".join(
         [
-            *(f"assumed: {line}" for line in found.cluster.assumed),
-            f"step {found.prediction.time_ps / 1e9:.3f} ms on {found.world} ranks, MFU {100 * found.mfu:.1f} %",
+            *(f"assumed: {line}" for line in document["assumed"]),
+            f"{found.world} ranks; recorded: {', '.join(map(str, document['recorded']))}",
+            f"step {took['step']:.3f} ms: compute {took['compute']:.3f} ms, "
+            f"communication adds {took['exposed']:.3f} ms; MFU {100 * document['mfu']:.1f} %",
+            *([f"memory of a rank between steps, without activations: {held}"] if held else []),
+            text_table.render(["group", "ranks", "collective", "calls", "MB"], _moved(found)),
         ]
     )
+
+
+def _moved(found: Any) -> list[Mapping[str, object]]:
+    """Return the calls of a step of the first recorded rank, by group and collective."""
+    rows = defaultdict[tuple[str, int, str], list[int]](list)
+    for part in found.step_of(min(found.records)):
+        if part.call and len(part.call.ranks) > 1:
+            rows[part.call.group, len(part.call.ranks), part.call.collective].append(part.call.nbytes)
+    return [
+        {"group": group, "ranks": ranks, "collective": name, "calls": len(sizes), "MB": f"{sum(sizes) / 1e6:.3f}"}
+        for (group, ranks, name), sizes in rows.items()
+    ]
