@@ -165,17 +165,18 @@ def _as_text(data: bytes) -> str:
     return data.decode("utf-8-sig", errors="replace").replace("\x00", "�")
 
 
-def unpacked(data: bytes, source: str = "") -> bytes:
-    """Return data as they are, or unpacked if they are of gzip; raises InputError, which calls the file `source`."""
+def unpacked(data: bytes, source: str = "", most: int = MOST_BYTES) -> bytes:
+    """Return data as they are, or unpacked if they are of gzip. Raises InputError, which calls the file `source`, if
+    they cannot be unpacked or have more than `most` bytes."""
     if not data.startswith(_GZIP):
         return data
     named = f"{source}: a gzip file" if source else "a gzip file"
     try:
-        text = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MOST_BYTES + 1)
+        text = gzip.GzipFile(fileobj=io.BytesIO(data)).read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{named} that cannot be unpacked: {error}", "give the whole file, or its text") from None
-    if len(text) > MOST_BYTES:
-        raise InputError(f"{named} of more than {MOST_BYTES >> 20} MiB of text", "give a part of it")
+    if len(text) > most:
+        raise InputError(f"{named} of more than {most >> 20} MiB of text", "give a part of it")
     return text
 
 

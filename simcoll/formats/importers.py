@@ -29,6 +29,7 @@ from simcoll.topology.machine_files import read_machine, template
 from simcoll.topology.topology_builder import dump, load_system
 
 MOST_BYTES: Final = 16 * 2**20  # to bound memory; real files are far smaller
+MOST_OF_TRACE: Final = 256 * 2**20  # a trace of some steps with its stacks; reading it takes ten times its size
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
         if not path.is_file():
             continue
         source = str(path)
-        data = input_files.unpacked(input_files.bytes_of(path, "give the path of a file", pickled=True), source)
+        data = input_files.bytes_of(path, "give the path of a file", MOST_OF_TRACE, "trace fewer steps", pickled=True)
+        data = input_files.unpacked(data, source, MOST_OF_TRACE)
         if flight_recorder.looks(data):
             read.append(flight_recorder.read(data, source))
         elif kineto.looks(data):

@@ -79,6 +79,10 @@ class _Reader:
             if not isinstance(event, dict):
                 raise TypeError(f"event {number} is no mapping")
             if event.get("ph") == "X":
+                try:
+                    hash((_span(event), _args(event).get("correlation"), event.get("tid")))
+                except (TypeError, ValueError, KeyError, OverflowError) as error:
+                    raise ValueError(f"in event {number}: {error}") from None
                 rows[str(event.get("cat", "")).lower()].append(event)
         self._host(rows)
         self._gpu([event for kind in _KINDS for event in rows[kind]])
