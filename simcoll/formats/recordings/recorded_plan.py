@@ -285,6 +285,8 @@ class _Merge:
                     groups.append(moved)
                     taken |= {*moved}
         what, size = _what(heads[everyone[0]]), self._size(heads[everyone[0]])
+        if not what.peers and len({_what(heads[rank]).collective for rank in everyone}) > 1:
+            self.notes.warn("ranks disagree on some calls, as if files lacked events; the plan takes the lowest rank's")
         took = {rank: heads[rank].took for rank in everyone}
         call: dict[str, Any] = {"collective": "send_recv" if what.peers else what.collective}
         if call["collective"] != "barrier" and (size or not all(took.values())):
