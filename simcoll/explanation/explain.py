@@ -16,6 +16,7 @@ from simcoll.explanation.critical_path import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
 from simcoll.explanation.what_if import answers
 from simcoll.nccl.tuner_constants import unknown_first
+from simcoll.prediction.summary_sentence import DEEPEP, FITTED_KERNELS
 from simcoll.scenario import caveats
 from simcoll.scenario.profile import described_with, titled
 from simcoll.units import format_duration, format_size
@@ -27,9 +28,20 @@ SHOWN: Final = 10  # links in a document
 STRETCHES: Final = 4  # lines of text for either end of the path: a dozen with the gap
 GAIN: Final = 1.005  # a smaller gain, below half a percent, is listed as none
 _IDENTITY: Final = (
-    *("scenario", "topology", "collective", "workload", "algorithm", "protocol", "ranks", "nodes", "size_bytes"),
-    *("dtype", "profile", "transport", "sharing", "confidence", "low_us", "high_us", "compute_us", "waiting_us"),
-    *("exposed_us", "binding_link", "binding_busy"),
+    *("scenario", "topology", "collective", "workload", "algorithm", "protocol", "executor", "ranks", "nodes"),
+    *(
+        "size_bytes",
+        "dtype",
+        "profile",
+        "transport",
+        "sharing",
+        "confidence",
+        "low_us",
+        "high_us",
+        "compute_us",
+        "waiting_us",
+    ),
+    *("compute_us", "waiting_us", "exposed_us", "binding_link", "binding_busy"),
 )
 
 
@@ -132,13 +144,14 @@ def _rails(run: ExplainedRun) -> dict[str, tuple[str, ...]]:
 
 def text(documents: Sequence[Explained]) -> str:
     """Return the explanations of several points as text."""
-    fitted = described_with((document["profile"], document.get("transport")) for document in documents)
+    others = [document for document in documents if document.get("executor") not in DEEPEP]
+    fitted = described_with((document["profile"], document.get("transport")) for document in others) or FITTED_KERNELS
     head = f"# simcoll {simcoll.__version__}: explain {documents[0]['scenario']}   {fitted}"
-    _, others = unknown_first(note for document in documents for note in document.get("notes", ()))
+    _, notes = unknown_first(note for document in documents for note in document.get("notes", ()))
     return (
         head
         + "\n"
-        + "".join(f"# {note}\n" for note in others)
+        + "".join(f"# {note}\n" for note in notes)
         + "\n\n".join("\n".join(_point(document)) for document in documents)
     )
 
@@ -148,7 +161,8 @@ def _point(document: Explained) -> Iterator[str]:
     title = " ".join(str(word) for word in words if word and word != "none")
     size = f", {format_size(document['size_bytes'])}" if document.get("size_bytes") else ""
     where = f"{document['ranks']} ranks on {document['topology']}"
-    yield f"# {title}{size}, {where}   profile {titled(document['profile'])}   sharing {document['sharing']}"
+    costs = FITTED_KERNELS if document.get("executor") in DEEPEP else f"profile {titled(document['profile'])}"
+    yield f"# {title}{size}, {where}   {costs}   sharing {document['sharing']}"
     interval = (
         f", 90 % within {document['low_us']:.4g} to {document['high_us']:.4g} us" if document.get("low_us") else ""
     )

@@ -12,6 +12,7 @@ from simcoll import units
 from simcoll.config.grouping import grouped
 from simcoll.errors import InputError, nearest
 from simcoll.prediction.result_rows import COLUMNS, UNITS, dotted, swept
+from simcoll.prediction.summary_sentence import DEEPEP, FITTED_KERNELS
 from simcoll.scenario.profile import titled
 from simcoll.units import short_size
 
@@ -102,8 +103,10 @@ def remarks(panels: Sequence[Panel], shown: int) -> str:
     rows = [row for panel in panels for row in panel.rows]
     parts = []
     for name, text in (("topology", "{}"), ("profile", "profile {}"), ("sharing", "{} sharing")):
-        values = list(dict.fromkeys(str(row[name]) for row in rows if row.get(name)))
+        some = [row for row in rows if name != "profile" or row.get("executor") not in DEEPEP]
+        values = list(dict.fromkeys(str(row[name]) for row in some if row.get(name)))
         values = [titled(value) for value in values] if name == "profile" else values
+        parts += [FITTED_KERNELS] if len(some) < len(rows) else []
         if values:
             parts.append(text.format(", ".join(values[:3]) + (", …" if len(values) > 3 else "")))
     systems = sorted({str(point["system"]) for panel in panels for point in panel.measured if point.get("system")})

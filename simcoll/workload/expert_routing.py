@@ -148,12 +148,15 @@ class ExpertTokens(Model):
         """Return the numbers of tokens in the file of counts, (ranks, experts). Raises InputError."""
         source = str(self.routing.counts)
         cure = "give a CSV with a row for each rank, a column for each expert, and no header"
-        text = input_files.decoded(input_files.bytes_of(Path(source), cure), source)
-        rows = [row for row in csv.reader(io.StringIO(text)) if row]
 
         def wrong(problem: str, line: int, column: int = 1, instead: str = cure) -> InputError:
             return InputError([Diagnostic(problem, instead, "moe.routing.counts", Place(source, line, column))])
 
+        try:
+            text = input_files.decoded(input_files.bytes_of(Path(source), cure), source)
+        except InputError as error:
+            raise wrong(str(error).removeprefix(f"{source}: ").removesuffix(f"; {cure}"), 1) from None
+        rows = [row for row in csv.reader(io.StringIO(text)) if row]
         if len(rows) != ranks:
             raise wrong(f"{len(rows)} rows of counts for {ranks} ranks", 1)
         counts = np.zeros((ranks, self.experts))
