@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -70,10 +69,6 @@ class FlowGraph:
             zip(zip(self.tails.tolist(), self.heads.tolist(), strict=True), self.capacity.tolist(), strict=True)
         )
         return all(ways.get((v, u)) == width for (u, v), width in ways.items())
-
-    def with_capacity(self, capacity: Integers) -> FlowGraph:
-        """Return the graph with other capacities, in the same units."""
-        return replace(self, capacity=capacity)
 
     def unbalanced(self) -> list[str]:
         """Return the names of the switches with unequal sums of capacities in and out."""
@@ -163,8 +158,3 @@ def check_widths(graph: FlowGraph, factor: int) -> None:
     if int(graph.capacity.sum()) * factor >= MOST_CAPACITY:
         problem = f"bandwidths are multiples of {graph.unit} B/s only, too fine for exact flows"
         raise InputError(problem, "round the bandwidths, e.g. to GB/s")
-
-
-def gcd_of(values: Integers) -> int:
-    """Return the greatest common divisor of positive numbers."""
-    return math.gcd(*values.tolist())

@@ -9,7 +9,7 @@ between the two phases. Within a phase all cuts must be wide enough; cuts are ad
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
@@ -157,56 +157,51 @@ def _proved(
     phases: int,
 ) -> Bound:
     """Return the bound that the prices of cuts prove. Each unit of a share pays the prices of all cuts that hold its
-    root; a link costs what the dearer phase pays for it."""
+    root; a link costs what the dearer phase pays for it, and what the potentials of switches add."""
     paying = np.flatnonzero(prices > 1e-9)
     potentials = duals[: phases * len(graph.switches)].reshape(phases, -1)
+    ends = list(zip(graph.tails.tolist(), graph.heads.tolist(), strict=True))
+
+    def priced(rounded: _Rounding) -> _Priced:
+        cost, paid = [Fraction()] * len(ends), [Fraction()] * graph.n
+        for p in range(phases):
+            height = dict(zip(graph.switches, map(rounded, potentials[p].tolist()), strict=True))
+            own = [height.get(v, Fraction()) - height.get(u, Fraction()) for u, v in ends]
+            for number in paying.tolist():
+                if cuts[number].phase == p:
+                    price = rounded(float(prices[number]))
+                    for edge in cuts[number].out.tolist():
+                        own[edge] += price
+                    paid = [all_paid + price * int(has) for all_paid, has in
+                            zip(paid, cuts[number].side[graph.ranks], strict=True)]  # fmt: skip
+            cost = list(map(max, cost, own))
+        if weights is None:
+            return cost, min(paid)
+        parts = zip(paid, weights.tolist(), strict=True)
+        return cost, sum((each * int(weight) for each, weight in parts), Fraction()) / int(weights.sum())
+
+    return _bound(graph, priced, value, 1, cuts[int(np.argmax(prices))].side)
+
+
+_Rounding = Callable[[float], Fraction]
+_Priced = tuple[list[Fraction], Fraction]  # what a unit of each edge costs, and what a unit of data must pay at least
+
+
+def _bound(graph: FlowGraph, priced: Callable[[_Rounding], _Priced], value: float, parts: int, devices: Bools) -> Bound:
+    """Return the least bound that prices prove when they are rounded to fractions, in turn to finer ones: what all
+    links offer over what a unit of data must pay, times `parts`. It should be `value`."""
     best: Fraction | None = None
     for most in DENOMINATORS:
-        prices_of = [Fraction(float(prices[cut])).limit_denominator(most) for cut in paying]
-        height = [
-            dict(zip(graph.switches, (Fraction(float(y)).limit_denominator(most) for y in row), strict=True))
-            for row in potentials
-        ]
-        cost = _cost(graph, [cuts[cut] for cut in paying], prices_of, height, phases)
-        paid = [
-            sum((p for p, cut in zip(prices_of, paying, strict=False) if cuts[cut].side[rank]), Fraction())
-            for rank in graph.ranks
-        ]
-        each = (
-            min(paid)
-            if weights is None
-            else sum((p * int(w) for p, w in zip(paid, weights.tolist(), strict=True)), Fraction()) / int(weights.sum())
-        )
-        if each <= 0:
-            continue
-        rate = sum((int(c) * z for c, z in zip(graph.capacity.tolist(), cost, strict=True)), Fraction()) / each
-        if best is None or rate < best:
-            best, links = rate, np.flatnonzero([z > 0 for z in cost])
-        if abs(float(best) - value) <= 1e-9 * value:
+        cost, paid = priced(lambda price, most=most: Fraction(price).limit_denominator(most))  # type: ignore[misc]
+        offered = sum((int(width) * z for width, z in zip(graph.capacity, cost, strict=True)), Fraction())
+        if paid > 0 and (best is None or offered / paid < best):
+            best, links = offered / paid, np.flatnonzero([z > 0 for z in cost])
+        if best is not None and abs(float(best) - value) <= 1e-9 * value:
             break
     if best is None:
         raise RefusedError("the linear program has no solution that proves a bound")
     exact = abs(float(best) - value) <= 1e-8 * value and best.denominator < 10**6
-    dearest = cuts[int(np.argmax(prices))].side
-    return Bound(best * graph.unit, "lp", *witness(graph, dearest, links), exact)
-
-
-def _cost(
-    graph: FlowGraph, cuts: list[_Cut], prices: list[Fraction], heights: list[dict[int, Fraction]], phases: int
-) -> list[Fraction]:
-    """Return the price of a unit of each edge: the most that the cuts of a phase pay for it, and switches add."""
-    cost = [Fraction()] * len(graph.capacity)
-    for p in range(phases):
-        own = [Fraction()] * len(cost)
-        for price, cut in zip(prices, cuts, strict=True):
-            if cut.phase == p:
-                for edge in cut.out.tolist():
-                    own[edge] += price
-        for sign in (1,):
-            for edge, (u, v) in enumerate(zip(graph.tails.tolist(), graph.heads.tolist(), strict=True)):
-                lifted = own[edge] + sign * (heights[p].get(v, Fraction()) - heights[p].get(u, Fraction()))
-                cost[edge] = max(cost[edge], lifted)
-    return cost
+    return Bound(best * parts * graph.unit, "lp", *witness(graph, devices, links), exact)
 
 
 def all_to_all(graph: FlowGraph) -> tuple[Bound, Floats]:
@@ -239,39 +234,15 @@ def all_to_all(graph: FlowGraph) -> tuple[Bound, Floats]:
 def _by_lengths(graph: FlowGraph, prices: Floats, value: float) -> Bound:
     """Return the bound of all_to_all that lengths of links prove: all pairs together travel at least the sum of their
     distances, and the network offers the sum of capacity times length."""
-    best: Fraction | None = None
-    longest = float(prices.max())
-    for most in DENOMINATORS:
-        lengths = [Fraction(float(price) / longest).limit_denominator(most) for price in prices]
-        far = sum(_distances(graph, lengths), Fraction())
-        if far <= 0:
-            continue
-        rate = sum((int(c) * z for c, z in zip(graph.capacity.tolist(), lengths, strict=True)), Fraction()) / far
-        if best is None or rate < best:
-            best, links = rate, np.flatnonzero([z > 0 for z in lengths])
-        if abs(float(best) - value) <= 1e-9 * value:
-            break
-    if best is None:
-        raise RefusedError("the linear program has no solution that proves a bound")
-    exact = abs(float(best) - value) <= 1e-8 * value and best.denominator < 10**6
-    nowhere = np.zeros(len(graph.names), np.bool_)
-    return Bound(best * graph.n * graph.unit, "lp", *witness(graph, nowhere, links), exact)
+    import networkx as nx  # loaded here, as it takes 0.1 s
 
+    ranks, ends = graph.ranks.tolist(), list(zip(graph.tails.tolist(), graph.heads.tolist(), strict=True))
 
-def _distances(graph: FlowGraph, lengths: list[Fraction]) -> list[Fraction]:
-    """Return the distance of each rank from each other rank."""
-    ahead: dict[int, list[tuple[int, Fraction]]] = {}
-    for u, v, length in zip(graph.tails.tolist(), graph.heads.tolist(), lengths, strict=True):
-        ahead.setdefault(u, []).append((v, length))
-    found = list[Fraction]()
-    for rank in graph.ranks.tolist():
-        best: dict[int, Any] = {}
-        heap: list[tuple[Any, int]] = [(Fraction(), rank)]
-        while heap:
-            far, vertex = heapq.heappop(heap)
-            if vertex not in best:
-                best[vertex] = far
-                for other, length in ahead.get(vertex, ()):
-                    heapq.heappush(heap, (far + length, other))
-        found += [best[other] for other in graph.ranks.tolist()]
-    return found
+    def priced(rounded: _Rounding) -> _Priced:
+        lengths = list(map(rounded, (prices / prices.max()).tolist()))
+        net: Any = nx.DiGraph()
+        net.add_weighted_edges_from((u, v, length) for (u, v), length in zip(ends, lengths, strict=True))
+        far = [nx.single_source_dijkstra_path_length(net, rank) for rank in ranks]
+        return lengths, sum((Fraction(each[rank]) for each in far for rank in ranks), Fraction())
+
+    return _bound(graph, priced, value, graph.n, np.zeros(len(graph.names), np.bool_))

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from simcoll.synthesis.flow_graph import FlowGraph, Flows, Integers
+from simcoll.synthesis.flow_graph import FlowGraph, Flows
 from simcoll.synthesis.linear_programs import Floats
 from simcoll.synthesis.packing import Tree
 from simcoll.synthesis.splitting import Way
 from simcoll.topology.graph import Topology
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 CHUNKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 24, 28, 30, 32, 36, 40, 42, 48, 60, 64)
 
@@ -50,17 +52,14 @@ def of_flow(graph: FlowGraph, root: int, rate: Fraction) -> tuple[list[Path], in
     others = np.delete(graph.ranks, root)
     flows.capacity[flows.to_sink(others)] = each
     flows.flow(int(graph.ranks[root]), flows.sink, each * (n - 1))
-    left = flows.carried().astype(float)
-    paths = list[Path]()
+    residual, paths = _residual(graph, flows.carried().astype(float)), list[Path]()
     # farthest ranks last: a path to a near rank never takes what only a far rank can use, as flows end where they must
     for rank in others.tolist():
         need, first = each, 0
         while need:
-            way, most = _shortest(graph, left, int(graph.ranks[root]), rank)
-            some = min(need, int(most))
-            _take(graph, left, way, some)
-            paths.append(_path(graph, way, first, some))
-            need, first = need - some, first + some
+            way, some = _taken(residual, int(graph.ranks[root]), rank, need)
+            paths.append(_path(graph, way, first, int(some)))
+            need, first = need - int(some), first + int(some)
     return paths, each
 
 
@@ -73,16 +72,15 @@ def of_all_pairs(graph: FlowGraph, flows: list[Floats], most: int) -> tuple[list
         into = float(left[graph.heads == graph.ranks[(rank + 1) % graph.n]].sum())
         out = float(left[graph.tails == graph.ranks[(rank + 1) % graph.n]].sum())
         need = into - out
+        residual = _residual(graph, left, 1e-9 * need)
         for other in range(graph.n):
             if other == rank:
                 continue
             found, missing = list[tuple[Way, float]](), need
             while missing > 1e-7 * need:
-                way, width = _shortest(graph, left, int(graph.ranks[rank]), int(graph.ranks[other]), 1e-9 * need)
+                way, some = _taken(residual, int(graph.ranks[rank]), int(graph.ranks[other]), missing)
                 if not way:
                     break
-                some = min(missing, width)
-                _take(graph, left, way, some)
                 found.append((way, some / need))
                 missing -= some
             shares.append(found)
@@ -119,33 +117,32 @@ def _rounded(found: list[tuple[Way, float]], each: int) -> list[int]:
     return found_sums
 
 
-def _shortest(graph: FlowGraph, left: Floats, source: int, target: int, least: float = 0.0) -> tuple[Way, float]:
-    """Return the way of fewest hops over edges with more than `least` left, and what it can carry; () if none."""
-    ahead: dict[int, list[tuple[int, int]]] = {}
+def _residual(graph: FlowGraph, left: Floats, least: float = 0.0) -> nx.DiGraph[int]:
+    """Return a graph of the edges with more than `least` left."""
+    import networkx as nx  # loaded here, as it takes 0.1 s
+
+    residual: nx.DiGraph[int] = nx.DiGraph(least=least)
+    residual.add_nodes_from(range(len(graph.names)))
     for edge in np.flatnonzero(left > least).tolist():
-        ahead.setdefault(int(graph.tails[edge]), []).append((int(graph.heads[edge]), edge))
-    before: dict[int, tuple[int, int]] = {source: (source, -1)}
-    queue = deque([source])
-    while queue and target not in before:
-        vertex = queue.popleft()
-        for other, edge in ahead.get(vertex, ()):
-            if other not in before:
-                before[other] = vertex, edge
-                queue.append(other)
-    if target not in before:
+        residual.add_edge(int(graph.tails[edge]), int(graph.heads[edge]), left=left[edge])
+    return residual
+
+
+def _taken(residual: nx.DiGraph[int], source: int, target: int, most: float) -> tuple[Way, float]:
+    """Take as much as one way of fewest hops can carry, at most `most`; return the way and the amount: () if there is
+    no way."""
+    import networkx as nx
+
+    if not nx.has_path(residual, source, target):
         return (), 0.0
-    way, width, vertex = [target], float("inf"), target
-    while vertex != source:
-        vertex, edge = before[vertex]
-        way.append(vertex)
-        width = min(width, float(left[edge]))
-    return tuple(reversed(way)), width
-
-
-def _take(graph: FlowGraph, left: Floats, way: Way, some: float) -> None:
-    for u, v in itertools.pairwise(way):
-        edge: Integers = np.flatnonzero((graph.tails == u) & (graph.heads == v))
-        left[edge] -= some
+    way = tuple(nx.shortest_path(residual, source, target))
+    edges = [residual.edges[ends] for ends in itertools.pairwise(way)]
+    some = min(most, *(edge["left"] for edge in edges))
+    for edge, ends in zip(edges, itertools.pairwise(way), strict=True):
+        edge["left"] -= some
+        if edge["left"] <= residual.graph["least"]:
+            residual.remove_edge(*ends)
+    return way, some
 
 
 class QuickestWays:

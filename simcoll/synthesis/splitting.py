@@ -7,7 +7,6 @@ as it gets can be removed wholly (Bang-Jensen, Frank, Jackson, 1995).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -122,21 +121,12 @@ def _evenly(into: dict[int, int], out: dict[int, int], pairs: list[Pair]) -> dic
 
 def _hops_without(ways: Ways, switch: int, sources: dict[int, int]) -> dict[Pair, int]:
     """Return the fewest hops between the neighbours of a switch on ways that do not pass it."""
-    ahead: dict[int, list[int]] = {}
-    for u, v in ways.parts:
-        if switch not in (u, v):
-            ahead.setdefault(u, []).append(v)
-    found: dict[Pair, int] = {}
-    for source in sources:
-        hops, queue = {source: 0}, deque([source])
-        while queue:
-            vertex = queue.popleft()
-            for other in ahead.get(vertex, ()):
-                if other not in hops:
-                    hops[other] = hops[vertex] + 1
-                    queue.append(other)
-        found |= {(source, vertex): hops.get(vertex, NEVER) for vertex in range(ways.size)}
-    return found
+    import networkx as nx  # loaded here, as it takes 0.1 s
+
+    net = nx.DiGraph(pair for pair in ways.parts if switch not in pair)
+    net.add_nodes_from(sources)
+    found = {source: nx.single_source_shortest_path_length(net, source) for source in sources}
+    return {(u, v): found[u].get(v, NEVER) for u in sources for v in range(ways.size)}
 
 
 class _Room:

@@ -197,12 +197,7 @@ def _moves(
         return moves, high + _highest(down), len(up) + len(down), total
     rate = bound.rate / graph.unit / int(shares.sum()) if spreading == "all_gather" else bound.rate / graph.unit
     own = graph.reversed if turned else graph
-    whole = np.rint(widths[0]).astype(np.int64)
-    if np.abs(whole - widths[0]).max() < 1e-9 and rate.numerator <= (most or MOST_EXACT):
-        divided = iter([(shares.astype(np.int64) * rate.numerator, [whole * rate.denominator])])
-    else:
-        divided = _whole(own, shares * float(rate), widths, most or MOST_EXACT)
-    roots, trees, _ = _first_that_splits(own, divided)
+    roots, trees, _ = _first_that_splits(own, _whole(own, shares * float(rate), widths, most or MOST_EXACT))
     k = int(roots.max())
     first, total = (np.arange(n) * k, n * k) if spreading == "all_gather" else (np.zeros(n, np.int64), k)
     moves = _of_trees(trees, first, total, 0, reduce=turned, per_rank=k if spreading == "all_gather" else 0)
