@@ -24,6 +24,7 @@ HOMES = {  # library: where it may be imported
     "torch": ["measurement/torch_backend/", "dry_run/"],
     "networkx": [
         "topology/",
+        "synthesis/",
         "report/plot/topology.py",
         "report/exports/topology_graphs.py",
         "formats/topologies/",
