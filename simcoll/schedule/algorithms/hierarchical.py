@@ -9,7 +9,7 @@ import numpy as np
 
 from simcoll.schedule import building_blocks
 from simcoll.schedule.registry import Request, around_by_groups, chunk_per_rank, register
-from simcoll.schedule.steps import Rotation, StepPattern, send, together
+from simcoll.schedule.steps import Ints, Rotation, StepPattern, send, together
 
 
 def _shards(request: Request) -> int:
@@ -114,18 +114,7 @@ def hierarchical_all_to_all(request: Request) -> Iterator[StepPattern]:
     n + h·m + i.
     """
     table = request.equal_groups()
-    table = table.reshape(-1, table.shape[-1])
-    g, m = table.shape
-    group, member, ahead, across = np.ogrid[:g, :m, 1:m, :g]
-    relay = (member + ahead) % m
-    scratch = np.where(across == group, table[group, member], request.n + across * m + member)
-    if m > 1:
-        yield send(table[group, member], table[group, relay], table[across, relay], scratch)
-    group, member, ahead, origin = np.ogrid[:g, :m, 1:g, :m]
-    target = (group + ahead) % g
-    held = np.where(origin == member, table[target, member], request.n + target * m + origin)
-    if g > 1:
-        yield send(table[group, member], table[target, member], held, table[group, origin])
+    yield from _two_hops(table.reshape(-1, table.shape[-1]), request.n)
 
 
 @register("moe_dispatch", "two_hop", chunks=chunk_per_rank, uses_groups=True)
@@ -133,21 +122,25 @@ def two_hop_dispatch(request: Request) -> Iterator[StepPattern]:
     """Tokens go to the rank with the sender's index in the group of their experts, then to the experts: 2 steps.
 
     Equal groups: g of m send n(g−1)m + n(m−1)g blocks. A block from group h for member i waits in scratch slot
-    n + h·m + i.
+    n + i·g + h.
     """
     table = request.equal_groups()
-    table = table.reshape(-1, table.shape[-1])
+    yield from _two_hops(table.reshape(-1, table.shape[-1]).T, request.n)
+
+
+def _two_hops(table: Ints, n: int) -> Iterator[StepPattern]:
+    """Yield the steps of blocks that go along rows of the `table` of ranks, then along its columns."""
     g, m = table.shape
-    group, member, ahead, taker = np.ogrid[:g, :m, 1:g, :m]
-    target = (group + ahead) % g
-    scratch = np.where(taker == member, table[group, member], request.n + group * m + taker)
-    if g > 1:
-        yield send(table[group, member], table[target, member], table[target, taker], scratch)
-    group, member, ahead, origin = np.ogrid[:g, :m, 1:m, :g]
+    group, member, ahead, across = np.ogrid[:g, :m, 1:m, :g]
     relay = (member + ahead) % m
-    held = np.where(origin == group, table[group, relay], request.n + origin * m + relay)
+    scratch = np.where(across == group, table[group, member], n + across * m + member)
     if m > 1:
-        yield send(table[group, member], table[group, relay], held, table[origin, member])
+        yield send(table[group, member], table[group, relay], table[across, relay], scratch)
+    group, member, ahead, origin = np.ogrid[:g, :m, 1:g, :m]
+    target = (group + ahead) % g
+    held = np.where(origin == member, table[target, member], n + target * m + origin)
+    if g > 1:
+        yield send(table[group, member], table[target, member], held, table[group, origin])
 
 
 register("moe_combine", "two_hop", chunks=chunk_per_rank, uses_groups=True)(hierarchical_all_to_all)
