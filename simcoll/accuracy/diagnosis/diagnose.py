@@ -147,7 +147,6 @@ def _predicted_rows(
             raise InputError("--set gives several values", "give one value")
         if points:
             asked[key] = replace(points[0], scenario=_forced(points[0], row))
-
     log_size = {key: float(np.log(max(1, asked[key].scenario.nbytes))) for key in asked}
     series = [
         sorted(members, key=log_size.__getitem__)
@@ -166,13 +165,12 @@ def _predicted_rows(
     # Totals suffice, as no answer shows the course of a run.
     results = dict(zip(cases, sweep.run_points([asked[key] for key in cases], begins, keep="totals"), strict=True))
     good = {key: number for number, key in enumerate(key for key in cases if results[key].status == "ok")}
-    log_time = {key: float(np.log(results[key]["time_us"])) for key in good}
-    scale: dict[Hashable, float] = {}
+    log_time: dict[Hashable, float] = {}  # of every size, between those of the cases
     for members in series:
         if known := [key for key in members if key in good]:
-            at, took = [log_size[key] for key in known], [log_time[key] for key in known]
-            times = np.interp([log_size[key] for key in members], at, took).tolist()
-            scale |= {key: np.exp(time - log_time.get(case[key], 0)) for key, time in zip(members, times, strict=True)}
+            took = [np.log(results[key]["time_us"]) for key in known]
+            at, sizes = ([log_size[key] for key in keys] for keys in (known, members))
+            log_time |= zip(members, np.interp(sizes, at, took).tolist(), strict=True)
     refused: Counter[str] = Counter()
     for key, row in zip(questions, selected, strict=True):
         if case.get(key) not in good:
@@ -181,7 +179,7 @@ def _predicted_rows(
     return _DiagnosedRows(
         rows=tuple(row for _, row in kept),
         case=np.array([good[case[key]] for key, _ in kept], np.int64),
-        scale=np.array([scale[key] for key, _ in kept], np.float64),
+        scale=np.exp(np.array([log_time[key] - log_time[case[key]] for key, _ in kept], np.float64)),
         scenarios=tuple(asked[key].scenario for key in good),
         results=tuple(results[key] for key in good),
     ), refused
@@ -189,9 +187,7 @@ def _predicted_rows(
 
 def _between(asked: _DiagnosedRows) -> list[str]:
     """Return a line if only some of the sizes are predicted."""
-    other = sum(
-        row.size_bytes != asked.scenarios[case].nbytes for row, case in zip(asked.rows, asked.case, strict=True)
-    )
+    other = np.count_nonzero(asked.scale != 1)
     some = f"of the {len(asked.scenarios)} sizes that are predicted"
     return [f"expected times of {other} of {len(asked.rows)} rows lie between those {some}"] if other else []
 

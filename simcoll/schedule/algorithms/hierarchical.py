@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from simcoll.config.numpy_helpers import Array
 from simcoll.schedule import building_blocks
 from simcoll.schedule.registry import Request, around_by_groups, chunk_per_rank, register
-from simcoll.schedule.steps import Ints, Rotation, StepPattern, send, together
+from simcoll.schedule.steps import Rotation, StepPattern, send, together
 
 
 def _shards(request: Request) -> int:
@@ -128,7 +129,7 @@ def two_hop_dispatch(request: Request) -> Iterator[StepPattern]:
     yield from _two_hops(table.reshape(-1, table.shape[-1]).T, request.n)
 
 
-def _two_hops(table: Ints, n: int) -> Iterator[StepPattern]:
+def _two_hops(table: Array, n: int) -> Iterator[StepPattern]:
     """Yield the steps of blocks that go along rows of the `table` of ranks, then along its columns."""
     g, m = table.shape
     group, member, ahead, across = np.ogrid[:g, :m, 1:m, :g]
