@@ -281,12 +281,8 @@ def predict_all_ranks(scenario: Scenario, topology: Topology | None, costs: Cost
         problem = f"the joint simulation of all {len(times.places)} ranks has too many operations"
         raise wrong("workload", problem, "ask for fewer ranks, or leave out `shortcuts: off` and --trace")
     found = predict_plan(scenario, topology, costs, on_all_ranks(planner, steps))
-    return replace(
-        found,
-        facts={
-            name: value for name, value in facts(planner, steps.timed(), memory).items() if name.startswith("memory")
-        },
-    )
+    told = facts(planner, steps.timed(), memory)
+    return replace(found, facts={name: value for name, value in told.items() if name.startswith("memory")})
 
 
 def predict_training(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +13,6 @@ from simcoll.errors import wrong
 from simcoll.workload.expert_routing import ExpertKernel
 from simcoll.workload.plan import CollectiveCall, of_tokens
 from simcoll.workload.training_keys import TrainingStep
-
-EXPERTS: Final = {"tp": "etp", "dp": "edp"}  # what stands in an expert's grid of ranks for a dimension
 
 
 class Call(NamedTuple):
@@ -49,13 +48,12 @@ class Layout(NamedTuple):
 
     def degree(self, dimension: str) -> int:
         """Return the number of ranks of a group."""
-        if dimension == "shard":
-            return self.shards
-        if dimension == "replica":
-            return self.degree("dp") // self.shards
-        axes, grid = (self.expert_axes, self.expert) if dimension in ("ep", "etp", "edp") else (self.axes, self.dense)
-        both = grid.shape[axes.index("cp")] if dimension == "dp" else 1
-        return int(grid.shape[axes.index(dimension)] * both)
+        if dimension in ("shard", "replica"):
+            return self.shards if dimension == "shard" else self.degree("dp") // self.shards
+        of_experts = dimension in ("ep", "etp", "edp")
+        axes, grid = (self.expert_axes, self.expert) if of_experts else (self.axes, self.dense)
+        both = ("dp", "cp") if dimension == "dp" else (dimension,)
+        return math.prod(grid.shape[axes.index(axis)] for axis in both)
 
     def across(self, ranks: Sequence[int]) -> bool:
         """Whether ranks are on several nodes."""
@@ -73,14 +71,13 @@ class Layout(NamedTuple):
         if dimension in ("shard", "replica"):
             whole = [np.array(group).reshape(-1, self.shards) for group in self.groups("dp", stage)]
             return [row for grid in whole for row in (grid if dimension == "shard" else grid.T).tolist()]
-        axes, grid = (self.expert_axes, self.expert) if dimension in ("ep", "etp", "edp") else (self.axes, self.dense)
-        together = ("dp", "cp") if dimension == "dp" else (dimension,)
+        of_experts = dimension in ("ep", "etp", "edp")
+        axes, grid = (self.expert_axes, self.expert) if of_experts else (self.axes, self.dense)
+        together = [axes.index(axis) for axis in axes if axis in (("dp", "cp") if dimension == "dp" else (dimension,))]
         at = axes.index("pp")
-        grid, left = np.take(grid, stage, at), [axis for axis in axes if axis != "pp"]
-        inner = [axis for axis in left if axis in together]
-        order = [left.index(axis) for axis in left if axis not in together] + [left.index(axis) for axis in inner]
-        size = int(np.prod([grid.shape[left.index(axis)] for axis in inner]))
-        found: list[list[int]] = np.transpose(grid, order).reshape(-1, size).tolist()
+        apart = [place for place in range(len(axes)) if place != at and place not in together]
+        size = math.prod(grid.shape[place] for place in together)
+        found: list[list[int]] = np.transpose(grid, [at, *apart, *together])[stage].reshape(-1, size).tolist()
         return [sorted(group) for group in found]
 
     def groups_of(self, call: Call) -> list[list[int]]:
@@ -105,16 +102,11 @@ def layout_of(spec: TrainingStep, ranks: int, per_node: int) -> Layout:
     dense = np.arange(ranks).reshape([degrees[axis] for axis in reversed(order)])  # the first axis changes fastest
     experts = {"etp": spec.etp, "ep": p.ep, "edp": p.tp * p.cp * dp // (spec.etp * p.ep), "pp": p.pp}
     inner = ["etp", "ep", "edp"]
-    inner.insert(_before_pp(order), "pp")
+    inner.insert(3 if order.index("pp") > order.index("dp") else 2, "pp")  # last, unless dp comes after it
     expert = np.arange(ranks).reshape([experts[axis] for axis in reversed(inner)])
     return Layout(
         tuple(reversed(order)), dense, tuple(reversed(inner)), expert, _shards(spec, dp * p.cp, per_node), per_node
     )
-
-
-def _before_pp(order: Sequence[str]) -> int:
-    """Return the place of pp in the experts' order: last, unless dp comes after it."""
-    return 3 if order.index("pp") > order.index("dp") else 2
 
 
 def _shards(spec: TrainingStep, group: int, per_node: int) -> int:
