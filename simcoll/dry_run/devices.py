@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from simcoll.dry_run import torch_private
 from simcoll.dry_run.recorder import RECORDER, Event, Stream
+
+MEMORY: Final = 80 * 2**30  # bytes that a script is told
+GPU: Final = SimpleNamespace(
+    name="dry run", total_memory=MEMORY, multi_processor_count=132, major=9, minor=0, warp_size=32
+)
 
 
 class OnCpu(TorchFunctionMode):  # type: ignore[misc]
@@ -19,23 +26,25 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         """Call a function of torch with other devices."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "cuda":
+        if name in ("cuda", "pin_memory"):
             return args[0]
         if name == "chunk" and _many(args, kwargs):
             return _chunks(func, *args, **kwargs)
-        if name == "pin_memory":
-            return args[0]
-        if name in ("to", "type") or "device" in kwargs:
+        if func is torch.device:
+            first = next(iter((*args, *kwargs.values())))
+            return func(*args, **kwargs) if _on_cpu(first) == first else func("cpu")
+        if name in ("to", "_parse_to"):
             args = tuple(map(_on_cpu, args))
-            kwargs = {key: _on_cpu(value) for key, value in kwargs.items()}
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": _on_cpu(kwargs["device"])}
         return func(*args, **kwargs)
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return a device, or its name, on the CPU."""
-    if isinstance(value, torch.device) and value.type == "cuda":
-        return torch.device("cpu")
-    return "cpu" if isinstance(value, str) and value.split(":")[0] == "cuda" else value
+    """Return the CPU for a GPU: a device, its name, or its number."""
+    if isinstance(value, torch.device | str):
+        return "cpu" if str(value).split(":")[0] == "cuda" else value
+    return "cpu" if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _many(args: Any, kwargs: Any) -> bool:
@@ -64,9 +73,16 @@ def install(local_rank: int, local_world: int) -> None:
         own.synchronize, own.set_device = _constant(), _constant()
     cuda: Any = torch.cuda
     cuda.set_stream, cuda.empty_cache, cuda.reset_peak_memory_stats, cuda.init = (_constant() for _ in range(4))
-    cuda.get_device_name = _constant(lambda: "dry run")
-    cuda.get_device_capability, cuda.mem_get_info = _constant(lambda: (9, 0)), _constant(lambda: (2**36, 2**36))
+    cuda.get_device_name = _constant(lambda: GPU.name)
+    cuda.get_device_capability, cuda.mem_get_info = _constant(lambda: (9, 0)), _constant(lambda: (MEMORY, MEMORY))
+    cuda.get_device_properties = _constant(lambda: GPU)
+    cuda.is_available, cuda.is_bf16_supported = _constant(lambda: True), _constant(lambda: True)
+    cuda.get_rng_state, cuda.set_rng_state = _constant(torch.get_rng_state), _constant()
+    cuda.device = _constant(contextlib.nullcontext)
+    cuda.nvtx.range_push, cuda.nvtx.range_pop, cuda.nvtx.mark = _constant(), _constant(), _constant()
+    cuda.nccl.version, torch.version.cuda = _constant(lambda: (2, 27, 7)), "12.8"
     torch.Tensor.record_stream = _constant()
+    torch_private.compute_on_cpu()
 
 
 def _constant(value: Callable[[], Any] = lambda: None) -> Callable[..., Any]:

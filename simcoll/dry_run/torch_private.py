@@ -51,6 +51,21 @@ def only_asks() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
+def compute_on_cpu() -> None:
+    """Let what names a GPU by its type or number, and not by a device, compute on the CPU: DDP and autocast."""
+    ddp, autocast = torch.nn.parallel.DistributedDataParallel, torch.autocast
+    make, begin = ddp.__init__, autocast.__init__
+
+    def init(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any) -> None:
+        make(self, module, None, None, *args, **kw)
+
+    def cast(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        gpu = device_type == "cuda"
+        begin(self, "cpu" if gpu else device_type, torch.float16 if gpu and dtype is None else dtype, *args, **kwargs)
+
+    ddp.__init__, autocast.__init__ = init, cast
+
+
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of this class consist of others (DTensor), whose operations will be seen themselves."""
     return hasattr(kind, "__tensor_flatten__")
