@@ -341,7 +341,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         wait = not functional and (kind in ("send", "recv") or not given.get("async_op", True))
         wait = wait and kind not in ("send", "recv")
         number = self.record(kind, given, inputs, outputs, wait)
-        answer(kind, inputs, outputs, RECORDER.call_of(number))
+        answer(kind, inputs, outputs, RECORDER.call_of(number), given.get("input_split_sizes"))
         if functional:
             for out in outputs:
                 self.functional[id(out)] = number
@@ -430,30 +430,44 @@ def tensors_of(kind: str, given: dict[str, Any]) -> tuple[list[Tensor], list[Ten
     return inputs, outputs or (inputs if "tensors" in given or "tensor" in given else [])
 
 
-def answer(kind: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], call: Call) -> None:
-    """Fill the results as if all ranks had handed in the data of this rank. Of integers that one rank sends the values
-    are those that it sent, if it is recorded, too."""
+def answer(kind: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], call: Call, splits: Any = None) -> None:
+    """Fill the results as if all ranks had handed in the data of this rank. Integers are those of the ranks that are
+    recorded, too. `splits`: rows that this rank sends to each other, of an all_to_all with unequal ones."""
     if kind == "barrier" or (not outputs and kind != "send") or any(isinstance(each, FakeTensor) for each in outputs):
         return
-    mail, whole = RECORDER.mail, not any(each.dtype.is_floating_point for each in (*inputs, *outputs))
-    me, single = RECORDER.rank, kind in ("send", "recv", "broadcast", "scatter")
-    if single and whole and mail and not any(isinstance(each, FakeTensor) for each in inputs):
+    mail, me, own = RECORDER.mail, RECORDER.rank, [*inputs]
+    whole = not any(each.dtype.is_floating_point or isinstance(each, FakeTensor) for each in (*inputs, *outputs))
+    if kind in ("send", "recv", "broadcast", "scatter") and whole and mail:
         sender = call.peer if kind == "recv" else me if kind == "send" else call.root
         to = f"{call.peer if kind == 'send' else me}" if kind in ("send", "recv") else f"{kind} {call.group}"
         if sender == me:
             mail.post(to, inputs)
-        elif sender is not None and (data := mail.take(sender, to)) is not None:
+        data = own if sender == me else None if sender is None else mail.take(sender, to)
+        if data is None and kind == "recv":
+            outputs[0].fill_(1)
+        elif data is not None and kind != "send":
             part = data[call.ranks.index(me) :] if kind == "scatter" else data
             for out, values in zip(outputs, part, strict=False):
-                out.copy_(torch.tensor(values, dtype=out.dtype).view(out.shape))
-        elif kind == "recv":
-            outputs[0].fill_(1)
+                out.copy_(torch.as_tensor(values, dtype=out.dtype).view(out.shape))
         return
     if not inputs or not outputs:
         return
     with torch.no_grad():
+        if kind == "all_to_all" and len(own) == 1:
+            own = [*own[0].split(splits or max(1, len(own[0]) // len(call.ranks)))]
+        parts = [own[i] if kind == "all_to_all" and i < len(own) else own[0] for i in range(len(call.ranks))]
+        if kind in ("all_gather", "all_to_all", "all_reduce") and whole and mail and len(inputs) in (1, len(parts)):
+            mail.post(f"{kind} {call.group}", own)
+            mine = call.ranks.index(me) if kind == "all_to_all" else 0
+            for i, rank in enumerate(call.ranks):
+                data = own if rank == me else mail.take(rank, f"{kind} {call.group}")
+                parts[i] = parts[i] if data is None else torch.as_tensor(data[mine], dtype=own[0].dtype)
+        if kind == "all_reduce" and whole and call.op in ("max", "min", "sum"):
+            of_all = torch.stack([each.reshape(own[0].shape) for each in parts])
+            outputs[0].copy_({"max": of_all.amax, "min": of_all.amin, "sum": of_all.sum}[call.op](0))
+            return
         if outputs[0] is not inputs[0]:
-            data_ = torch.cat([each.reshape(-1) for each in inputs])
+            data_ = torch.cat([each.reshape(-1) for each in parts])
             wanted = sum(each.numel() for each in outputs)
             data_ = data_.repeat(-(-wanted // max(1, data_.numel())))[:wanted]
             if len(data_) == wanted:

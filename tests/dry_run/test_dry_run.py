@@ -39,6 +39,7 @@ def real_calls(folder: Path, world: int, *args: str) -> dict[int, list[list[obje
 @torch_needed
 @pytest.mark.ranks
 @pytest.mark.long
+@pytest.mark.filterwarnings("default")  # torch's own
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_collectives_are_those_of_real_ranks(kind: str, world: int, tmp_path: Path) -> None:
