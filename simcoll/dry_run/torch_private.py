@@ -123,11 +123,13 @@ def pretend(rank: int, world: int, started: Callable[[], None]) -> None:
     `started` is called when a script begins. torch offers no way to
     replace the backends nccl and gloo."""
     init, new = dist.init_process_group, dist.distributed_c10d.new_group
+    asked = ["nccl"]
 
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
         kept = {name: kwargs[name] for name in ("timeout", "group_name", "pg_options") if name in kwargs}
         kept.pop("pg_options", None)
         started()
+        asked.append(str(backend or kwargs.get("backend") or "nccl").split(":")[-1])
         init("fake", rank=rank, world_size=world, store=FakeStore(), **kept)
 
     def new_group(
@@ -135,6 +137,10 @@ def pretend(rank: int, world: int, started: Callable[[], None]) -> None:
     ) -> Any:
         return new(ranks, timeout, None, None, *args, **kwargs)
 
+    def get_backend(group: Any = None) -> Any:  # gradients of collectives are others on gloo than on NCCL
+        return dist.Backend(asked[-1])
+
+    dist.get_backend = get_backend
     own = {"init_process_group": init_process_group, "new_group": new_group}
     for module in (dist, dist.distributed_c10d, sys.modules["torch.distributed.device_mesh"]):
         for name, function in own.items():
