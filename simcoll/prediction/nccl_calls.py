@@ -153,9 +153,12 @@ class ChannelWires:
         return ways
 
     @cached_property
-    def messages(self) -> int:
-        """Return how many messages of an all-to-all leave the busiest NIC; 0 without NICs."""
-        return (len(self.nodes) - 1) * max((way.total() for way in self._ways.values()), default=0)
+    def messages(self) -> Counter[int]:
+        """Return how many messages of an all-to-all from the first node each link carries, by number; empty without
+        NICs."""
+        ends = itertools.product(*self.nodes[:2]) if self._ways else ()
+        routes = (self.rated.route(self.places[src], self.places[dst]) for src, dst in ends)
+        return Counter({link: (len(self.nodes) - 1) * n for link, n in Counter(itertools.chain(*routes)).items()})
 
     @cached_property
     def inside(self) -> Any:
@@ -367,12 +370,13 @@ class NcclChannel(GpuCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on the costs of kernels. NICs serve all their messages in turn, so
-        those of an all-to-all share a NIC in proportion to their bytes."""
+        """Return the engine parameters that depend on the costs of kernels. Links serve all their messages in turn,
+        so those of an all-to-all share the narrowest link to other nodes in proportion to their bytes."""
         params = self.call.params(self.kernels)
         if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
             most = params["channel_bandwidth"]
-            even = max(1, int(self._of_nic * self._largest) // self.wires.messages)
+            rates, shared = self._shares.links, self.wires.messages.items()
+            even = max(1, int(min(rates.item(link) / messages for link, messages in shared) * self._largest))
             params |= {"channel_bandwidth": min(most, even) if most else even}
         return params
 
@@ -417,8 +421,8 @@ class NcclChannel(GpuCall):
 
     @property
     def _of_nic(self) -> int:
-        """Return the least B/s of a channel on the links of NICs; 0 without such links."""
-        rates = self._shares.links[self.wires.of_nic]
+        """Return the least B/s of a channel on the links between NICs and switches; 0 without such links."""
+        rates = self._shares.links[self.wires.to_network]
         return int(rates.min()) if len(rates) else 0
 
     @property
