@@ -39,6 +39,9 @@ def dry_run(
 
     cluster = Cluster.named(on, **computing)
     local = -(-world // nodes) if nodes else cluster.gpus
+    if local > cluster.gpus:
+        cure = f"give --nodes {-(-world // cluster.gpus)}, or leave it out"
+        raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {nodes * cluster.gpus} GPUs", cure)  # type: ignore[operator]
     job = Job(script, tuple(args), world, local, steps)
     return DryRun(script, world, nodes, cluster, record_differing(job, all_ranks))
 

@@ -14,6 +14,8 @@ from command import PATIENCE_S, ROOT
 from extras import needs
 
 from simcoll.api.dry_runs import dry_run
+from simcoll.api.questions import predict
+from simcoll.errors import InputError
 
 SCRIPT = ROOT / "tests" / "dry_run" / "scripts" / "training.py"
 KINDS = ("ddp", "fsdp2", "hsdp", "tp", "tp_fsdp", "pp", "moe", "mixed", "zero", "fsdp1")
@@ -49,3 +51,44 @@ def test_collectives_are_those_of_real_ranks(kind: str, world: int, tmp_path: Pa
     for rank, calls in real.items():
         mine = [[row["collective"], row["bytes"], row["ranks"]] for row in found if row["rank"] == rank]
         assert mine == [call for call in calls if len(call[2]) > 1]  # type: ignore[arg-type]
+
+
+BEGIN = "import sys, torch, torch.distributed as dist\ndist.init_process_group()\n"
+BAD = {
+    "print('hello')": r"never calls torch.distributed.init_process_group",
+    BEGIN + "raise ValueError('no data')": r"bad.py:3: rank 0: ValueError: no data",
+    BEGIN + "sys.exit(3)": r"bad.py:3: rank 0: the script calls sys.exit\(3\)",
+    BEGIN + "x = (": r"bad.py:3: rank 0: SyntaxError",
+    BEGIN + "if dist.get_rank():\n    dist.barrier()\ndist.all_reduce(torch.ones(4))": (
+        r"bad.py:4: call 0 of a group: rank 0 calls all_reduce of 4 float32 .*rank 1 calls barrier.*would hang"
+    ),
+}
+
+
+@torch_needed
+@pytest.mark.ranks
+@pytest.mark.parametrize(("script", "message"), BAD.items(), ids=range(len(BAD)))
+def test_a_bad_script_is_named_with_its_line(script: str, message: str, tmp_path: Path) -> None:
+    """The error has the place, the problem, and both calls of ranks that would wait for ever."""
+    path = tmp_path / "bad.py"
+    path.write_text(script)
+    with pytest.raises(InputError, match=message):
+        dry_run(str(path), world=2, on="hgx-h100")
+
+
+@torch_needed
+@pytest.mark.ranks
+def test_a_large_script_needs_no_memory(tmp_path: Path) -> None:
+    """Layers of 40 GB are recorded: their buckets hold all gradients, and the plan is a scenario with the same time."""
+    path, width, layers = tmp_path / "large.py", 50_000, 4
+    path.write_text(
+        BEGIN + f"blocks = torch.nn.Sequential(*(torch.nn.Linear({width}, {width}) for _ in range({layers})))\n"
+        "model = torch.nn.parallel.DistributedDataParallel(blocks)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        f"for _ in range(3):\n    model(torch.randn(2, {width})).sum().backward()\n    optimizer.step()\n"
+    )
+    found = dry_run(str(path), world=8, on="hgx-h100")
+    step = [part.call.nbytes for part in found.step_of(0) if part.call]
+    assert sum(step) == 4 * layers * (width * width + width)
+    (tmp_path / "plan.yaml").write_text(found.plan)
+    assert predict(str(tmp_path / "plan.yaml")).time_ps == found.prediction.time_ps
