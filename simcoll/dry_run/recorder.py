@@ -303,11 +303,16 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a tensor: integers with their values, as far as they are few, others without memory."""
+        """Make a tensor: single numbers (a GradScaler skips steps by one) and few integers with values, others without
+        memory."""
         assert self.fake is not None
         with self.fake:
             out = func(*args, **kwargs)
-        kept = not isinstance(out, torch.Tensor) or out.dtype.is_floating_point or out.numel() > LARGEST_INTEGERS
+        kept = (
+            not isinstance(out, torch.Tensor)
+            or (out.dtype.is_floating_point and out.numel() > 1)
+            or out.numel() > LARGEST_INTEGERS
+        )
         return out if kept or flat(args) else func(*args, **kwargs)
 
     def scalar(self, func: Any, tensor: Tensor) -> Any:
