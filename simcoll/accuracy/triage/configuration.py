@@ -73,6 +73,8 @@ def excluded(facts: LogFacts) -> dict[str, str]:
         out["tcp"] = f"the log shows links via {nets[0].way}"
     if nets and all(link.gdr for link in nets):
         out["gpudirect off"] = "all links to the network are by GPUDirect RDMA (GDRDMA)"
+    if (used := len({(link.host, link.nic) for link in nets})) > (hosts := len({link.host for link in nets})):
+        out["one nic"] = f"links to the network use {used} NICs of {hosts} hosts in the log"
     if len({len(nics) for nics in facts.nics.values()}) == 1:
         n = len(next(iter(facts.nics.values())))
         out |= dict.fromkeys(("nic missing", f"{n // 2} nics", f"{n // 4} nics"), f"all hosts use {n} NICs in the log")

@@ -23,7 +23,7 @@ KIND: Final = "debug log"
 _MARKS: Final = re.compile(
     rb"NCCL (?:INFO|WARN|ERROR|version|DIAG)|NVRM: Xid|ACSCtl|mlx5_core|[nN]ccl\w*Error|NET/OFI|=== System"
 )
-_KERNEL: Final = re.compile(r"([\w.\-]{1,253}) kernel: ")  # who wrote a line of syslog
+_HOST: Final = re.compile(r"([\w.\-]{1,253})(?: kernel|: Test (?:CUDA|NCCL) failure)")  # of syslog, nccl-tests
 _EARLY: Final = 400  # lines that show whether a text without such a mark has a line of the table
 MOST: Final = 40  # rows of a list in the summary
 _AT_THE_END: Final = "Processes that end one after the other, after a sound run, say so."
@@ -109,8 +109,8 @@ def _of_lines(facts: LogFacts) -> Iterator[Finding]:
 def _where(facts: LogFacts, seen: Seen, place: dict[str, str]) -> Where:
     line = seen.line
     rank = int(place["rank"]) if place.get("rank", "").isdecimal() else facts.rank_of(line)
-    kernel = _KERNEL.search(line.full)
-    said = line.host or place.get("host") or (kernel and kernel[1])
+    other = _HOST.search(line.full)
+    said = line.host or place.get("host") or (other and other[1])
     host = said or facts.hosts.get(rank if rank is not None else -1)
     device = place.get("device") or (
         f"GPU {line.device}" if line.device and seen.case.class_ in ("gpu", "application") else None

@@ -78,9 +78,9 @@ class LogFacts:
 
     def rank_of(self, line: LogLine) -> int | None:
         """Return the rank that wrote a line, if the log says it."""
-        said = re.search(r"^\[Rank ([0-9]+)\]|\[rank ?([0-9]+)\]", line.full)
+        said = re.search(r"^\[Rank ([0-9]+)\]|\[rank ?([0-9]+)\]|^\[[0-9]+,([0-9]+)\]<", line.full)  # <: mpirun's
         if said:
-            return int(said[1] or said[2])
+            return int(said[1] or said[2] or said[3])
         host, device = line.host or "", line.device or ""
         return self.ranks.get((host, line.pid or "", device), self.listed.get((host, device)))
 
