@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
+    from simcoll.dry_run.script import Job
     from simcoll.dry_run.step import DryRun
 
 
@@ -28,9 +30,11 @@ def dry_run(
     nodes: int | None = None,
     steps: int | None = None,
     all_ranks: bool = False,
+    advise: bool = False,
     **computing: Any,
 ) -> DryRun:
-    """Run a script as each rank that differs from others, and return what the ranks do. `computing`: see `Cluster`.
+    """Run a script as each rank that differs from others, and return what the ranks do. `advise`: try other keys, too.
+    `computing`: see `Cluster`.
     Raises InputError for a script that fails, with its line."""
     _torch()
     from simcoll.dry_run.ranks import record_differing
@@ -43,7 +47,30 @@ def dry_run(
         cure = f"give --nodes {-(-world // cluster.gpus)}, or leave it out"
         raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {nodes * cluster.gpus} GPUs", cure)  # type: ignore[operator]
     job = Job(script, tuple(args), world, local, steps)
-    return DryRun(script, world, nodes, cluster, record_differing(job, all_ranks))
+    found = DryRun(script, world, nodes, cluster, record_differing(job, all_ranks))
+    return replace(found, advice=tuple(advised(found, job))) if advise else found
+
+
+def advised(found: DryRun, job: Job) -> list[str]:
+    """Record and simulate a script again with other keys of DDP and FSDP2; return what that changes, in words."""
+    from simcoll.dry_run.ranks import record_differing
+
+    calls = [part.call for part in found.step_of(0) if part.call]
+    tried: dict[str, Any] = {}
+    if sum(call.collective == "all_reduce" and call.nbytes > 2**20 for call in calls) > 1:
+        tried["bucket_cap_mb"] = 100
+    if any(call.collective == "all_gather" and call.nbytes > 2**10 for call in calls):
+        tried["reshard_after_forward"] = False
+    lines = []
+    for key, value in tried.items():
+        other = replace(found, records=record_differing(replace(job, changes=((key, value),)), everyone=False))
+        saved = 1 - other.prediction.time_ps / found.prediction.time_ps
+        line = f"{key}={value}: the step is {abs(100 * saved):.1f} % {'faster' if saved > 0 else 'slower'}"
+        if key == "reshard_after_forward":
+            kept = [part.call.size for part in other.step_of(0) if part.call and part.call.collective == "all_gather"]
+            line += f"; gathered parameters take {sum(kept) / 1e9:.2f} GB"
+        lines.append(line)
+    return lines
 
 
 @contextlib.contextmanager

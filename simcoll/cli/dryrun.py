@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--kernels", type=click.Choice(["eager", "compiled"]), help="How PyTorch runs kernels.  [default: eager]")
 @click.option("--attention", metavar="NAME", help="Kernel of attention.  [default: flash2]")
 @click.option("--cuda-graphs", is_flag=True, help="Launch kernels by CUDA graphs.")
+@click.option("--advise", is_flag=True, help="Try larger buckets of DDP, and FSDP2 without resharding, too.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Scenario of the step to write (YAML).")
 @JSON
 def dryrun(
@@ -45,6 +46,7 @@ def dryrun(
     kernels: Kernels | None,
     attention: str | None,
     cuda_graphs: bool,
+    advise: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -61,7 +63,7 @@ def dryrun(
         raise InputError(f"{output}: wrong ending for a scenario", "end its name in .yaml")
     found = dry_run(
         str(script), args, world=world, on=system, nodes=nodes, steps=steps, all_ranks=all_ranks, gpu=gpu,
-        kernels=kernels, attention=attention, cuda_graphs=cuda_graphs,
+        advise=advise, kernels=kernels, attention=attention, cuda_graphs=cuda_graphs,
     )  # fmt: skip
     for line in found.notes:
         print(line, file=sys.stderr)

@@ -59,13 +59,15 @@ class StepsDoneError(BaseException):
 
 @dataclass(frozen=True)
 class Job:
-    """A script with its arguments, on `world` ranks of which `local` share a node. `steps`: after how many it ends."""
+    """A script with its arguments, on `world` ranks of which `local` share a node. `steps`: after how many it ends.
+    `changes`: keys of DDP and of `fully_shard` that are other than the script says."""
 
     script: str
     args: tuple[str, ...]
     world: int
     local: int
     steps: int | None = None
+    changes: tuple[tuple[str, Any], ...] = ()
 
 
 def record(job: Job, ranks: Sequence[int], fake: bool) -> tuple[dict[int, RankRecord], InputError | None]:
@@ -133,6 +135,7 @@ def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
     sys.argv = [job.script, *job.args]
     sys.path.insert(0, str(Path(job.script).resolve().parent))
     failed, too_large = None, False
+    torch_private.change(**dict(job.changes))
     with recording(rank, job.world, job.local, fake, job.steps):
         try:
             runpy.run_path(job.script, run_name="__main__")

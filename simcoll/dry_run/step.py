@@ -75,6 +75,7 @@ class DryRun:
     nodes: int | None
     cluster: Cluster
     records: Mapping[int, RankRecord]
+    advice: tuple[str, ...] = ()
 
     def collectives(self, everyone: bool = False) -> list[dict[str, object]]:
         """Return the calls of the first rank, or of all that are recorded, as rows, in order of issue."""
@@ -183,6 +184,7 @@ class DryRun:
             "ranks": self.world,
             "recorded": sorted(self.records),
             "assumed": self.cluster.assumed,
+            "advice": [*self.advice],
             "collectives": self.collectives(everyone),
         }
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh
+import torch.distributed.fsdp
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # tensors with a shape and no memory: torch has no
 from torch._subclasses.fake_tensor import FakeTensorMode  # public name for them
 from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the only group that needs no other rank
@@ -22,6 +23,18 @@ OPS: Final = (  # of torch.distributed.ReduceOp, by the number under which an op
 def fake_mode() -> FakeTensorMode:
     """Return a mode in which tensors have no memory. Real ones may be mixed in: integers keep their values."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def change(**keys: Any) -> None:
+    """Give DDP another `bucket_cap_mb`, and `fully_shard` another `reshard_after_forward`, than a script does."""
+    whole, shard = torch.nn.parallel.DistributedDataParallel.__init__, torch.distributed.fsdp.fully_shard
+    ddp, fsdp = ({key: keys[key] for key in keys if key == own} for own in ("bucket_cap_mb", "reshard_after_forward"))
+    if ddp:
+        torch.nn.parallel.DistributedDataParallel.__init__ = lambda self, *args, **given: whole(
+            self, *args, **{**given, **ddp}
+        )
+    if fsdp:
+        torch.distributed.fsdp.fully_shard = lambda module, **given: shard(module, **{**given, **fsdp})
 
 
 def convert_without_memory() -> None:

@@ -21,6 +21,7 @@ def text(found: Any) -> str:
             f"step {took['step']:.3f} ms: compute {took['compute']:.3f} ms, "
             f"communication adds {took['exposed']:.3f} ms; MFU {100 * document['mfu']:.1f} %",
             *([f"memory of a rank between steps, without activations: {held}"] if held else []),
+            *document["advice"],
             text_table.render(["group", "ranks", "collective", "calls", "MB"], _moved(found)),
         ]
     )
