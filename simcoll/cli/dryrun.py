@@ -70,4 +70,10 @@ def dryrun(
     if output:
         result_rows.write_atomically(output, found.plan)
         print(output, file=sys.stderr)
-    print(json.dumps(found.document(all_ranks)) if as_json else text(found))
+    if not as_json:
+        print(text(found))
+        return
+    document = found.document(all_ranks)
+    if document["status"] != "ok":
+        print(f"not simulated: {document['status']}", file=sys.stderr)
+    print(json.dumps(document))

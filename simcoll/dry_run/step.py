@@ -14,7 +14,7 @@ from simcoll.config.input_files import ImportLog
 from simcoll.dry_run import kernels
 from simcoll.dry_run.recorder import Call, Part
 from simcoll.dry_run.script import RankRecord
-from simcoll.errors import InputError, Place
+from simcoll.errors import InputError, Place, SimcollError
 from simcoll.formats.recordings import recorded_plan
 from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What
 from simcoll.prediction.predict import predict
@@ -173,13 +173,18 @@ class DryRun:
 
     def document(self, everyone: bool = False) -> dict[str, object]:
         """Return the answer as JSON has it."""
-        found = self.prediction
+        found, status = None, "ok"
+        try:
+            found = self.prediction
+        except SimcollError as error:  # what the script does is known all the same
+            status = str(error)
         return {
             "schema": SCHEMA,
-            "step_us": found.time_ps / 1e6,
-            "compute_us": (found.compute_ps or 0) / 1e6,
-            "exposed_us": (found.exposed_ps or 0) / 1e6,
-            "mfu": self.mfu,
+            "status": status,
+            "step_us": found and found.time_ps / 1e6,
+            "compute_us": found and (found.compute_ps or 0) / 1e6,
+            "exposed_us": found and (found.exposed_ps or 0) / 1e6,
+            "mfu": found and self.mfu,
             "memory_GB": {name: nbytes / 1e9 for name, nbytes in self.memory.items()},
             "ranks": self.world,
             "recorded": sorted(self.records),

@@ -11,7 +11,7 @@ from simcoll.config import text_table
 
 def text(found: Any) -> str:
     """Return what was assumed, what a step takes, and what moves in it: `found` is a `DryRun`."""
-    document = found.document()
+    document = {**found.document(), "step_us": found.prediction.time_ps / 1e6}  # which raises its error
     took = {name: document[f"{name}_us"] / 1e3 for name in ("step", "compute", "exposed")}
     held = ", ".join(f"{name} {nbytes:.2f} GB" for name, nbytes in document["memory_GB"].items())
     return "\n".join(
