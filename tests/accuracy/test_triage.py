@@ -188,6 +188,8 @@ def test_healthy_times_acquit_a_setting(tmp_path: Path) -> None:
     expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB").busbw
     log = NODES + linked("/GDRDMA", "/GDRDMA") + said(0, "NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.")
     assert diagnosis(tmp_path, log, NODES + table(expected))["verdict"] == "healthy"
+    damaged = NODES + table(expected).replace("      0\n", "      7\n")
+    assert diagnosis(tmp_path, log, damaged)["cause"] == "wrong data"
 
 
 def test_nics_that_are_missing_on_all_nodes_explain_a_table(tmp_path: Path) -> None:

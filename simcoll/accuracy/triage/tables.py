@@ -212,6 +212,8 @@ def _by_hypothesis(document: Mapping[str, Any], name: str, guessed: bool) -> Fin
     machine that was `guessed` from its GPUs, the network may be another one."""
     text = of_diagnosis(document)
     shown = (Evidence.of(name, None, _rate(document).said),)
+    if document["wrong"]:
+        return Finding.of("wrong data", {"text": text}, evidence=shown)
     if document["explained_by"] == "healthy" or only_faster(
         [region for region in document["regions"] if region["off"]]
     ):
