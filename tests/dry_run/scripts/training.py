@@ -59,7 +59,7 @@ elif kind == "zero":
     wrapped = DistributedDataParallel(blocks)
     train(wrapped, ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW, lr=1e-3))
 elif kind == "fsdp1":
-    train(FullyShardedDataParallel(blocks, device_id=None if not gpu else device))
+    train(FullyShardedDataParallel(blocks, device_id=device))
 elif kind in ("fsdp2", "hsdp", "tp", "tp_fsdp"):
     inner = world if kind in ("fsdp2", "tp") else 2
     mesh = init_device_mesh(device.type, (world // inner, inner), mesh_dim_names=("outer", "inner"))
