@@ -82,7 +82,12 @@ def install(local_rank: int, local_world: int) -> None:
     cuda.nvtx.range_push, cuda.nvtx.range_pop, cuda.nvtx.mark = _constant(), _constant(), _constant()
     cuda.nccl.version, torch.version.cuda = _constant(lambda: (2, 27, 7)), "12.8"
     torch.Tensor.record_stream = _constant()
+    torch.multiprocessing.spawn = _spawn
     torch_private.compute_on_cpu()
+
+
+def _spawn(*args: object, **kwargs: object) -> None:
+    raise RuntimeError("torch.multiprocessing.spawn would start ranks of its own")
 
 
 def _constant(value: Callable[[], Any] = lambda: None) -> Callable[..., Any]:

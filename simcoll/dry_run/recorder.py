@@ -29,6 +29,8 @@ NAMES: Final = {  # torch's operations, without what says where the data lie
     "monitored_barrier": "barrier",
 }  # fmt: skip
 MOST_REAL: Final = {"tensor": 2**26, "bytes": 2**32, "flop": 3e10}  # up to which the script computes for real
+MOST_STUCK: Final = 4  # looks, half a second apart, at which all ranks wait
+MOST_POLLS: Final = 60_000  # of a rank for a message: minutes
 LARGEST_INTEGERS: Final = 2**24  # elements of tensors of integers that stay real when others are not
 
 
@@ -91,18 +93,36 @@ class Mailbox:
         path.with_suffix(".part").rename(path)
 
     def take(self, sender: int, to: str) -> list[Any] | None:
-        """Return the data that a rank sends; None if it does not run, or ends without sending."""
+        """Return the data that a rank sends; None if it does not run, or ends without sending. Raises RuntimeError if
+        all ranks that run wait for each other, or nothing comes for minutes."""
         self.counts[f"{sender}-{to}"] += 1
         path, ended = self.folder / f"{sender}-{to} {self.counts[f'{sender}-{to}']}", self.folder / f"rank {sender}"
+        waits, polls, stuck = self.folder / f"waits {self.rank}", 0, 0
+        waits.write_text(path.name)
         while (self.folder / f"runs {sender}").exists():
             over = ended.exists()
             if path.exists():
+                waits.unlink()
                 found: list[Any] = pickle.loads(path.read_bytes())
                 return found
             if over:
-                return None
+                break
             time.sleep(0.005)
+            polls += 1
+            stuck = stuck + 1 if polls % 100 == 0 and self._all_wait() else 0 if polls % 100 == 0 else stuck
+            if stuck > MOST_STUCK or polls > MOST_POLLS:
+                raise RuntimeError(
+                    f"rank {self.rank} waits for integers from rank {sender}, and the ranks wait in a circle"
+                )
+        waits.unlink()
         return None
+
+    def _all_wait(self) -> bool:
+        """Whether each rank that runs waits for a message that is not there."""
+        running = [each.name.partition(" ")[2] for each in self.folder.glob("runs *")]
+        running = [rank for rank in running if not (self.folder / f"rank {rank}").exists()]
+        files = [self.folder / f"waits {rank}" for rank in running]
+        return all(each.exists() and not (self.folder / each.read_text()).exists() for each in files)
 
 
 class Stream:

@@ -32,6 +32,8 @@ CURES: Final = (  # words of an error of torch -> what to change
     ("data-dependent", "the shape follows from data: give it a fixed size, or make the model smaller"),
     ("datadependent", "the shape follows from data: give it a fixed size, or make the model smaller"),
     ("dynamicoutputshape", "the shape follows from data: give it a fixed size, or make the model smaller"),
+    ("multiprocessing.spawn", "let the command start the ranks, as torchrun does: read RANK from the environment"),
+    ("wait in a circle", "let one of the ranks send before it receives"),
     ("no module named", "install the module, or guard its import"),
     ("triton", "call PyTorch's operations in a dry run: Triton needs a GPU"),
 )  # fmt: skip
@@ -194,6 +196,7 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
         RECORDER.begin = len(RECORDER.parts)
         forward.remove()
 
+    before_all = torch_private.patched()
     torch_private.pretend(rank, world, RECORDER.starts)
     devices.install(rank % local, local)
     if fake:
@@ -208,6 +211,7 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
             hook.remove()
         for stream in RECORDER.streams:
             stream.closed()
+        torch_private.restore(before_all)
 
 
 def _held(optimizer: Any) -> dict[str, int]:

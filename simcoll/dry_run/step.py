@@ -153,7 +153,10 @@ class DryRun:
     @property
     def plan(self) -> str:
         """The step as a scenario (YAML)."""
-        remarks = ["Made by simcoll dryrun.", *(f"assumed: {line}" for line in self.cluster.assumed)]
+        remarks = [
+            f"Made by simcoll dryrun. Computations have the times of {self.cluster.compute.gpu} on any machine.",
+            *(f"assumed: {line}" for line in self.cluster.assumed),
+        ]
         return "\n".join([*(f"# {line}" for line in remarks), yaml_tree.dump(self.scenario, inline=True)])
 
     @functools.cached_property

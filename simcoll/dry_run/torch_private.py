@@ -25,6 +25,23 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def patched() -> list[tuple[Any, dict[str, Any]]]:
+    """Return the parts of torch that a dry run changes, with what they have before."""
+    owners: list[Any] = [dist, dist.distributed_c10d, dist.device_mesh, dist.fsdp, torch.cpu, torch.cuda, torch.version]
+    owners += [torch.cuda.nvtx, torch.cuda.nccl, torch.multiprocessing, torch.autocast, torch.Tensor, torch.nn.Module]
+    return [(owner, dict(vars(owner))) for owner in (*owners, torch.nn.parallel.DistributedDataParallel)]
+
+
+def restore(before: list[tuple[Any, dict[str, Any]]]) -> None:
+    """Give torch back what it had."""
+    for owner, names in before:
+        for name, value in dict(vars(owner)).items():
+            if name not in names:
+                delattr(owner, name)
+            elif names[name] is not value:
+                setattr(owner, name, names[name])
+
+
 def change(**keys: Any) -> None:
     """Give DDP another `bucket_cap_mb`, and `fully_shard` another `reshard_after_forward`, than a script does."""
     whole, shard = torch.nn.parallel.DistributedDataParallel.__init__, torch.distributed.fsdp.fully_shard
