@@ -190,6 +190,8 @@ def test_healthy_times_acquit_a_setting(tmp_path: Path) -> None:
     assert diagnosis(tmp_path, log, NODES + table(expected))["verdict"] == "healthy"
     damaged = NODES + table(expected).replace("      0\n", "      7\n")
     assert diagnosis(tmp_path, log, damaged)["cause"] == "wrong data"
+    unknown = [text.replace("H100", "other") for text in (log, NODES + table(expected / 9))]
+    assert diagnosis(tmp_path, *unknown)["verdict"] == "unknown"  # a sound log does not say that the times are
 
 
 def test_nics_that_are_missing_on_all_nodes_explain_a_table(tmp_path: Path) -> None:

@@ -127,7 +127,6 @@ class Case:
     present: frozenset[str] = frozenset()  # the kinds of content among the files
     notes: dict[str, Any] = field(default_factory=dict)  # by kind: what its reader leaves for later readers
     details: dict[str, Any] = field(default_factory=dict)  # by kind: further content of the JSON document
-    warnings: list[str] = field(default_factory=list)  # what could not be read, and why
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from simcoll.accuracy.triage.configuration import Setting
 from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.machine_of_log import best_machine
-from simcoll.errors import InputError, SimcollError
+from simcoll.errors import InputError, SimcollError, visible
 from simcoll.formats import measured
 from simcoll.report.verdicts import of_diagnosis, only_faster
 from simcoll.schedule.collectives import COLLECTIVES
@@ -103,7 +103,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
                 raise InputError("the machine is not known", "add --on SYSTEM (`simcoll list topologies` has all)")
             found += judged(text, name, case)
         except InputError as error:
-            case.warnings.append(str(error.diagnostics[0]))
+            yield Finding.of("table not judged", {"why": visible(str(error.diagnostics[0]))})
     yield from found
     explained = {finding.cause for finding in found if finding.role == "cause"}
     healthy = bool(found) and all(finding.role == "sound" for finding in found)

@@ -81,6 +81,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     role = next((role for role in _RANKED if any(finding.role == role for finding in every)), None)
     chosen = sorted((finding for finding in every if finding.role == role), key=lambda f: _order(f, role == "cause"))
     first = chosen[0] if chosen else None
+    sound = [finding for finding in every if finding.role == "sound"]
     others = [finding for finding in every if finding.role in _RANKED[:2] and finding is not first]
     wrong = role in _RANKED[:3]
     evidence = [asdict(each) for each in (first.evidence if first else ())]
@@ -92,7 +93,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     return {
         "verdict": "finding" if wrong else "healthy" if role == "sound" else "unknown",
         "cause": first.cause if first and wrong else None,
-        "text": " ".join(_told(chosen, wrong)) if first else "The files do not show whether anything is wrong.",
+        "text": " ".join(_told([*chosen, *sound], wrong)) if first else "The files do not show whether anything is wrong.",
         "where": asdict(first.where) if first else None,
         "confidence": "open" if role == "echo" else first.confidence if first else None,
         "evidence": evidence[:SHOWN],
@@ -102,12 +103,12 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
         "harmless": [{"cause": f.cause, "text": f.text, "evidence": list(map(asdict, f.evidence))}
                      for f in every if f.role == "harmless"],
         "also": [asdict(finding) for finding in others],
-        "sound": [finding.text for finding in every if finding.role == "sound"],
+        "sound": [finding.text for finding in sound],
     }  # fmt: skip
 
 
 def _told(chosen: Sequence[Finding], wrong: bool) -> list[str]:
-    """Return the text of the first finding; if nothing is wrong, of the first two kinds of sound things."""
+    """Return the text of the first finding; if nothing is wrong, of the first two that differ."""
     return list(dict.fromkeys(finding.text for finding in chosen))[: 1 if wrong else 2]
 
 
