@@ -84,6 +84,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     sound = [finding for finding in every if finding.role == "sound"]
     others = [finding for finding in every if finding.role in _RANKED[:2] and finding is not first]
     wrong = role in _RANKED[:3]
+    told = list(dict.fromkeys(finding.text for finding in (*chosen, *sound)))[: 1 if wrong else 2]
     evidence = [asdict(each) for each in (first.evidence if first else ())]
     if role == "sound":
         evidence = [asdict(each) for finding in chosen for each in finding.evidence]
@@ -93,7 +94,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     return {
         "verdict": "finding" if wrong else "healthy" if role == "sound" else "unknown",
         "cause": first.cause if first and wrong else None,
-        "text": " ".join(_told([*chosen, *sound], wrong)) if first else "The files do not show whether anything is wrong.",
+        "text": " ".join(told) if first else "The files do not show whether anything is wrong.",
         "where": asdict(first.where) if first else None,
         "confidence": "open" if role == "echo" else first.confidence if first else None,
         "evidence": evidence[:SHOWN],
@@ -105,11 +106,6 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
         "also": [asdict(finding) for finding in others],
         "sound": [finding.text for finding in sound],
     }  # fmt: skip
-
-
-def _told(chosen: Sequence[Finding], wrong: bool) -> list[str]:
-    """Return the text of the first finding; if nothing is wrong, of the first two that differ."""
-    return list(dict.fromkeys(finding.text for finding in chosen))[: 1 if wrong else 2]
 
 
 def _order(finding: Finding, is_cause: bool) -> tuple[float, ...]:
