@@ -49,9 +49,9 @@ class Setting:
     sets: tuple[str, ...] = ()
     blamed: bool = True
 
-    def as_remark(self) -> Finding:
-        """Return the setting as a remark, for a job that is not known to be slow."""
-        return replace(self.finding, role="harmless")
+    def as_remark(self, more: str = "") -> Finding:
+        """Return the setting as a remark, with `more` after its text, for a job that is not known to be slow."""
+        return replace(self.finding, role="harmless", text=self.finding.text + more)
 
 
 def settings(facts: LogFacts, machine: str | None) -> list[Setting]:

@@ -62,7 +62,8 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     case.notes["settings"], case.notes["excluded"] = settings, configuration.excluded(facts)
     if tables.KIND not in case.present:
         yield from (setting.finding for setting in settings if setting.blamed)
-        yield from (setting.as_remark() for setting in settings if not setting.blamed)
+        judged = " Whether it costs time, a table of nccl-tests shows."
+        yield from (setting.as_remark(judged) for setting in settings if not setting.blamed)
     if facts.nccl_lines and _is_complete(facts):
         yield Finding("healthy", _sound(facts), "sound", evidence=tuple(_shown(facts)))
 
