@@ -46,7 +46,7 @@ def dry_run(
     if local > cluster.gpus:
         cure = f"give --nodes {-(-world // cluster.gpus)}, or leave it out"
         raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {nodes * cluster.gpus} GPUs", cure)  # type: ignore[operator]
-    job = Job(script, tuple(args), world, local, steps)
+    job = Job(script, tuple(args), world, local, cluster.told, steps)
     found = DryRun(script, world, nodes, cluster, record_differing(job, all_ranks))
     return replace(found, advice=tuple(advised(found, job))) if advise else found
 
@@ -87,7 +87,7 @@ def dryrun(*, world: int, on: str, nodes: int | None = None, **computing: Any) -
     from simcoll.report.dryrun_text import text
 
     cluster, made = Cluster.named(on, **computing), PlannedStep()
-    with recording(0, world, -(-world // nodes) if nodes else cluster.gpus, fake=False):
+    with recording(0, world, -(-world // nodes) if nodes else cluster.gpus, cluster.told, fake=False):
         yield made
     made.step = DryRun("dryrun", world, nodes, cluster, {0: recorded(0, fake=False)})
     print(text(made.step))

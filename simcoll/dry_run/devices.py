@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -13,10 +12,16 @@ from torch.overrides import TorchFunctionMode
 from simcoll.dry_run import torch_private
 from simcoll.dry_run.recorder import RECORDER, Event, Stream
 
-MEMORY: Final = 80 * 2**30  # bytes that a script is told
-GPU: Final = SimpleNamespace(
-    name="dry run", total_memory=MEMORY, multi_processor_count=132, major=9, minor=0, warp_size=32
-)
+
+class Told(NamedTuple):
+    """What a script is told of a GPU: its name, its memory in bytes, its compute capability."""
+
+    name: str
+    total_memory: int
+    major: int
+    minor: int
+    multi_processor_count: int = 132
+    warp_size: int = 32
 
 
 class OnCpu(TorchFunctionMode):  # type: ignore[misc]
@@ -62,7 +67,7 @@ def _chunks(func: Any, tensor: torch.Tensor, n: int, dim: int = 0) -> Any:
     return (*[tensor.narrow(dim, 0, size)] * whole, *last)
 
 
-def install(local_rank: int, local_world: int) -> None:
+def install(local_rank: int, local_world: int, gpu: Told) -> None:
     """Give torch.cuda what scripts ask of it; and record the streams of torch.cpu, which FSDP2 uses."""
 
     for module in (torch.cpu, torch.cuda):
@@ -73,9 +78,9 @@ def install(local_rank: int, local_world: int) -> None:
         own.synchronize, own.set_device = _constant(), _constant()
     cuda: Any = torch.cuda
     cuda.set_stream, cuda.empty_cache, cuda.reset_peak_memory_stats, cuda.init = (_constant() for _ in range(4))
-    cuda.get_device_name = _constant(lambda: GPU.name)
-    cuda.get_device_capability, cuda.mem_get_info = _constant(lambda: (9, 0)), _constant(lambda: (MEMORY, MEMORY))
-    cuda.get_device_properties = _constant(lambda: GPU)
+    cuda.get_device_name, cuda.get_device_properties = _constant(lambda: gpu.name), _constant(lambda: gpu)
+    cuda.get_device_capability = _constant(lambda: (gpu.major, gpu.minor))
+    cuda.mem_get_info = _constant(lambda: (gpu.total_memory, gpu.total_memory))
     cuda.is_available, cuda.is_bf16_supported = _constant(lambda: True), _constant(lambda: True)
     cuda.get_rng_state, cuda.set_rng_state = _constant(torch.get_rng_state), _constant()
     cuda.device = _constant(contextlib.nullcontext)

@@ -68,6 +68,7 @@ class Job:
     args: tuple[str, ...]
     world: int
     local: int
+    gpu: devices.Told
     steps: int | None = None
     changes: tuple[tuple[str, Any], ...] = ()
 
@@ -138,7 +139,7 @@ def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
     sys.path.insert(0, str(Path(job.script).resolve().parent))
     failed, too_large = None, False
     torch_private.change(**dict(job.changes))
-    with recording(rank, job.world, job.local, fake, job.steps):
+    with recording(rank, job.world, job.local, job.gpu, fake, job.steps):
         try:
             runpy.run_path(job.script, run_name="__main__")
         except TooLargeError:
@@ -162,7 +163,9 @@ def recorded(rank: int, fake: bool) -> RankRecord:
 
 
 @contextlib.contextmanager
-def recording(rank: int, world: int, local: int, fake: bool, steps: int | None = None) -> Iterator[None]:
+def recording(
+    rank: int, world: int, local: int, gpu: devices.Told, fake: bool, steps: int | None = None
+) -> Iterator[None]:
     """Record what runs inside as one rank of a job."""
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % local),
@@ -198,7 +201,7 @@ def recording(rank: int, world: int, local: int, fake: bool, steps: int | None =
 
     before_all = torch_private.patched()
     torch_private.pretend(rank, world, RECORDER.starts)
-    devices.install(rank % local, local)
+    devices.install(rank % local, local, gpu)
     if fake:
         torch_private.convert_without_memory()
     forward = register_module_forward_pre_hook(begins)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from simcoll.config import yaml_tree
 from simcoll.config.input_files import ImportLog
 from simcoll.dry_run import kernels
+from simcoll.dry_run.devices import Told
 from simcoll.dry_run.recorder import Call, Part
 from simcoll.dry_run.script import RankRecord
 from simcoll.errors import InputError, Place, SimcollError
@@ -37,6 +38,7 @@ class Cluster:
     system: str
     gpus: int
     compute: Compute
+    told: Told
 
     @classmethod
     def named(
@@ -47,11 +49,10 @@ class Cluster:
         machine = load_system(system)
         if not (model := gpu or peak_of(machine)):
             raise InputError(f"{system} does not say which GPU computes", "give it, e.g. --gpu h100")
-        return cls(
-            system,
-            machine.counts.get("gpu") or 1,
-            compute_of(model, FRAMEWORK, kernels, attention, cuda_graphs),
-        )
+        compute = compute_of(model, FRAMEWORK, kernels, attention, cuda_graphs)
+        capability = (machine.gpu.compute_capability if machine.gpu else None) or 90
+        told = Told(model, int(compute.memory_bytes), *divmod(capability, 10))
+        return cls(system, machine.counts.get("gpu") or 1, compute, told)
 
     @property
     def assumed(self) -> list[str]:
