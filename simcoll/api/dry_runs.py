@@ -77,9 +77,13 @@ def advised(found: DryRun, job: Job) -> list[str]:
 def dryrun(*, world: int, on: str, nodes: int | None = None, **computing: Any) -> Iterator[PlannedStep]:
     """Record what runs inside as rank 0 of `world` ranks on the machine `on`, and print what its step would take.
 
-    Use it in place of torchrun: `with simcoll.dryrun(world=512, on="hgx-h100") as plan:` around a script's code,
-    `init_process_group` included. Afterwards `plan.step` is the `DryRun`: `plan.step.prediction`, `plan.step.plan`.
-    A process can make one dry run. Raises InputError without torch, and for an unknown machine.
+    Use it in place of torchrun, around a script's code, `init_process_group` included:
+
+    >>> with dryrun(world=512, on="hgx-h100") as plan:  # doctest: +SKIP
+    ...     train()
+
+    Afterwards `plan.step` is the `DryRun`: `plan.step.prediction`, `plan.step.plan`. A process can make one dry run.
+    Raises InputError without torch, and for an unknown machine.
     """
     _torch()
     from simcoll.dry_run.script import recorded, recording

@@ -123,7 +123,7 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
 
 _WHAT: Final = (
     "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, "
-    "node-link JSON, or a measured table"
+    "node-link JSON, a measured table, or a trace of torch.profiler or Chakra"
 )
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)

@@ -362,8 +362,6 @@ MISTAKES = [
     (json.dumps(foreign.gather_plan()), '"signal"', '"nop"', "wait waits here for ever"),
     (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: the file does not say which collective this is; give collective"),
     (foreign.OSU, "", "", "x:3:1: the file does not say how many ranks took part; give ranks=N, with --where ranks=N"),
-    ('{"traceEvents": []}', "", "", "x: a trace, as PyTorch, Chakra and simcoll write them, which simcoll cannot read"),
-    ("\n\x07\n\x050.0.4H\x08\x01R\x0e\n\tis_cpu_op", "", "", "x: a trace, as PyTorch, Chakra and simcoll write them"),
     ("hello", "", "", "x: the kind of this file is not recognised; give nvidia-smi topo -m"),
 ]  # fmt: skip
 
