@@ -116,6 +116,7 @@ def _all(job: Job, ranks: Sequence[int], fake: bool, folder: Path) -> dict[int, 
 
 def _child(job: Job, rank: int, fake: bool, folder: Path) -> None:
     """Run the script in a process of its own, write what it did, and end."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word
     status = 1
     try:
         os.dup2(2, 1)  # what the script prints goes to stderr
@@ -192,6 +193,7 @@ def recording(
         if first[0] is optimizer:
             RECORDER.mark()
             if steps and len(RECORDER.marks) >= steps:
+                RECORDER.note(f"stopped after {steps} steps of the optimizer (--steps)")
                 raise StepsDoneError
 
     def begins(module: Any, args: Any) -> None:
