@@ -38,6 +38,14 @@ class TooLargeError(BaseException):
     """The script computes too much for this machine: run it again with tensors that have no memory."""
 
 
+class GroupKind(NamedTuple):
+    """Groups that do the same for different ranks: `name` is the dimension of a DeviceMesh, or empty; `ranks` are
+    counted from the group's first."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Call:
     """A collective of a rank. `nbytes`: what the rank hands in, or gets where it hands in nothing. `size`: the bytes as
@@ -56,6 +64,12 @@ class Call:
     wait: bool
     place: str
     group: str
+    dimension: str
+
+    @property
+    def kind(self) -> GroupKind:
+        """The kind of the group."""
+        return GroupKind(self.dimension, tuple(rank - self.ranks[0] for rank in self.ranks))
 
     def row(self, rank: int, order: int) -> dict[str, object]:
         """Return it as JSON has it."""
@@ -429,7 +443,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if far is not None:
             stream += f" {RECORDER.rank}->{far}" if kind == "send" else f" {far}->{RECORDER.rank}"
         call = Call(kind, op, dtype, nbytes, whole, count, ranks, None if root is None else ranks[root], far, wait,
-                    RECORDER.place(), named)  # fmt: skip
+                    RECORDER.place(), named, group.group_desc.partition("mesh_")[2])  # fmt: skip
         return RECORDER.called(call, stream)
 
 

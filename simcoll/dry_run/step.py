@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from simcoll.config import yaml_tree
 from simcoll.config.input_files import ImportLog
+from simcoll.config.numpy_helpers import Numbers
 from simcoll.dry_run import kernels
 from simcoll.dry_run.devices import Told
-from simcoll.dry_run.recorder import Call, Part
+from simcoll.dry_run.recorder import Call, GroupKind, Part
 from simcoll.dry_run.script import RankRecord
 from simcoll.errors import InputError, Place, SimcollError
 from simcoll.formats.recordings import recorded_plan
 from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What
 from simcoll.prediction.predict import predict
-from simcoll.prediction.predictions import Prediction
+from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
 from simcoll.scenario import scenario_files
 from simcoll.scenario.profile_choice import peak_of
 from simcoll.schedule.names import DTYPES
@@ -165,6 +168,26 @@ class DryRun:
         """The simulated step."""
         return predict(scenario_files.points(yaml_tree.located(self.scenario, Place(self.name, 1, 1)))[0])
 
+    @functools.cached_property
+    def exposed_ps(self) -> dict[GroupKind, int]:
+        """How much shorter the step would be if the calls in groups of a kind took no time, in ps. Each other operation
+        lasts as long as in the simulation, once its ranks have met."""
+        kinds = {part.stream: part.call.kind for each in self.records.values() for part in each.parts if part.call}
+        step, took = self.prediction, list[Numbers]()
+        assert isinstance(step, StepPrediction)
+        tasks = np.split(step.timeline.done, np.cumsum([*map(len, step.tasks.ranks)]))
+        ends = [each for each, kind in zip(tasks, step.tasks.kinds, strict=False) if kind != LAUNCHING]
+
+        def simulated(number: int, met: Numbers) -> Numbers:
+            took.append(ends[number] - met)
+            return ends[number]
+
+        whole, of = step.plan.time_ps(simulated), [kinds.get(work.stream) for work in step.plan.works]
+        return {
+            kind: whole - step.plan.time_ps(lambda i, met, kind=kind: met if of[i] == kind else met + took[i])  # type: ignore[misc]
+            for kind in dict.fromkeys(filter(None, of))
+        }
+
     @property
     def gpus(self) -> int:
         """The ranks of a node."""
@@ -188,6 +211,11 @@ class DryRun:
             "step_us": found and found.time_ps / 1e6,
             "compute_us": found and (found.compute_ps or 0) / 1e6,
             "exposed_us": found and (found.exposed_ps or 0) / 1e6,
+            "exposed_of": found
+            and [
+                {"group": kind.name, "ranks": len(kind.ranks), "exposed_us": ps / 1e6}
+                for kind, ps in self.exposed_ps.items()
+            ],
             "mfu": found and self.mfu,
             "memory_GB": {name: nbytes / 1e9 for name, nbytes in self.memory.items()},
             "ranks": self.world,

@@ -22,18 +22,22 @@ def text(found: Any) -> str:
             f"communication adds {took['exposed']:.3f} ms; MFU {100 * document['mfu']:.1f} %",
             *([f"memory of a rank between steps, without activations: {held}"] if held else []),
             *document["advice"],
-            text_table.render(["group", "ranks", "collective", "calls", "MB"], _moved(found)),
+            text_table.render(["group", "ranks", "collective", "calls", "MB", "exposed ms"], _moved(found)),
         ]
     )
 
 
 def _moved(found: Any) -> list[Mapping[str, object]]:
-    """Return the calls of a step of the first recorded rank, by group and collective."""
-    rows = defaultdict[tuple[str, int, str], list[int]](list)
+    """Return the calls of a step of the first recorded rank, by kind of group and collective, and what all calls of
+    such groups add to the step."""
+    rows = defaultdict[tuple[Any, str], list[int]](list)
     for part in found.step_of(min(found.records)):
         if part.call and len(part.call.ranks) > 1:
-            rows[part.call.group, len(part.call.ranks), part.call.collective].append(part.call.nbytes)
+            rows[part.call.kind, part.call.collective].append(part.call.nbytes)
     return [
-        {"group": group, "ranks": ranks, "collective": name, "calls": len(sizes), "MB": f"{sum(sizes) / 1e6:.3f}"}
-        for (group, ranks, name), sizes in rows.items()
-    ]
+        {
+            "group": kind.name, "ranks": len(kind.ranks), "collective": name, "calls": len(sizes),
+            "MB": f"{sum(sizes) / 1e6:.3f}", "exposed ms": f"{found.exposed_ps.get(kind, 0) / 1e9:.3f}",
+        }
+        for (kind, name), sizes in rows.items()
+    ]  # fmt: skip

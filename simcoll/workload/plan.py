@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -143,15 +143,20 @@ class WorkloadPlan:
     def without_communication_ps(self) -> int:
         """Return the time that the plan would take if its calls took no time, in ps: ranks compute, and wait for each
         other, as in the bubble of a pipeline."""
+        took = [0 if work.communicates else np.asarray(work.time_ps, np.int64) for work in self.works]
+        return self.time_ps(lambda number, met: met + took[number])
+
+    def time_ps(self, end: Callable[[int, Numbers], Numbers]) -> int:
+        """Return the time of the plan, in ps. `end` gives when each rank ends an operation, from the operation's number
+        and from when each rank could begin, or leave a call whose data take no time."""
         ends: list[tuple[Numbers, Numbers]] = []  # ranks of each operation, and when each of them ends it
         ended, members = np.zeros(self.n, np.int64), dict[int, Numbers]()  # members: by id of tuples, of which few
-        for work in self.works:
+        for number, work in enumerate(self.works):
             ranks = members.setdefault(id(work.ranks), np.array(work.ranks, np.int64))
             begins = np.zeros(len(ranks), np.int64)
-            for before, at in (ends[number] for number in work.before):
+            for before, at in (ends[each] for each in work.before):
                 ended[before] = at
                 begins = np.maximum(begins, ended[ranks])
                 ended[before] = 0
-            took = 0 if work.communicates else np.asarray(work.time_ps, np.int64)
-            ends.append((ranks, work.call.met(begins) if work.call else begins + took))
+            ends.append((ranks, end(number, work.call.met(begins) if work.call else begins)))
         return max((int(at.max()) for _, at in ends), default=0)

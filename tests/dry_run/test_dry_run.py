@@ -92,5 +92,6 @@ def test_a_large_script_needs_no_memory(tmp_path: Path) -> None:
     found = dry_run(str(path), world=8, on="hgx-h100", steps=3)  # which end it
     step = [part.call.nbytes for part in found.step_of(0) if part.call]
     assert sum(step) == 4 * layers * (width * width + width)
+    assert [*found.exposed_ps.values()] == [found.prediction.exposed_ps]  # of the only group
     (tmp_path / "plan.yaml").write_text(found.plan)
     assert predict(str(tmp_path / "plan.yaml")).time_ps == found.prediction.time_ps
