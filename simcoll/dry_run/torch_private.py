@@ -29,7 +29,8 @@ def patched() -> list[tuple[Any, dict[str, Any]]]:
     """Return the parts of torch that a dry run changes, with what they have before."""
     owners: list[Any] = [dist, dist.distributed_c10d, dist.device_mesh, dist.fsdp, torch.cpu, torch.cuda, torch.version]
     owners += [torch.cuda.nvtx, torch.cuda.nccl, torch.multiprocessing, torch.autocast, torch.Tensor, torch.nn.Module]
-    return [(owner, dict(vars(owner))) for owner in (*owners, torch.nn.parallel.DistributedDataParallel)]
+    owners += [torch.nn.parallel.DistributedDataParallel, dist.DeviceMesh]
+    return [(owner, dict(vars(owner))) for owner in owners]
 
 
 def restore(before: list[tuple[Any, dict[str, Any]]]) -> None:
@@ -82,9 +83,9 @@ def only_asks() -> bool:
 
 
 def compute_on_cpu() -> None:
-    """Let what names a GPU by its type or number, and not by a device, compute on the CPU: DDP and autocast."""
-    ddp, autocast = torch.nn.parallel.DistributedDataParallel, torch.autocast
-    make, begin = ddp.__init__, autocast.__init__
+    """Let what names a GPU by its type or number, and not by a device, compute on the CPU: DDP, autocast and meshes."""
+    ddp, autocast, mesh = torch.nn.parallel.DistributedDataParallel, torch.autocast, dist.DeviceMesh
+    make, begin, lay_out = ddp.__init__, autocast.__init__, mesh.__init__
 
     def init(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any) -> None:
         make(self, module, None, None, *args, **kw)
@@ -93,7 +94,10 @@ def compute_on_cpu() -> None:
         gpu = device_type == "cuda"
         begin(self, "cpu" if gpu else device_type, torch.float16 if gpu and dtype is None else dtype, *args, **kwargs)
 
-    ddp.__init__, autocast.__init__ = init, cast
+    def of_devices(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        lay_out(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    ddp.__init__, autocast.__init__, mesh.__init__ = init, cast, of_devices
 
 
 def is_wrapper(kind: type) -> bool:

@@ -12,7 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, BATCH, STEPS = 64, 4, 3
@@ -25,15 +26,16 @@ torch.manual_seed(0)
 
 
 class Mlp(nn.Module):
-    """Two layers."""
+    """A norm and two layers."""
 
     def __init__(self):
         super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x):
         """Return the output, of the shape of `x`."""
-        return x + self.down(F.gelu(self.up(x)))
+        return x + self.down(F.gelu(self.up(self.norm(x))))
 
 
 def train(model, optimizer=None, clip=False):
@@ -66,7 +68,9 @@ elif kind in ("fsdp2", "hsdp", "tp", "tp_fsdp"):
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in blocks:
         if kind.startswith("tp"):
-            parallelize_module(block, mesh["inner"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+            rows = Shard(0)
+            ways = {"up": ColwiseParallel(input_layouts=rows), "down": RowwiseParallel(output_layouts=rows)}
+            parallelize_module(block, mesh["inner"], {"norm": SequenceParallel(sequence_dim=0), **ways})
         if kind != "tp":
             part = {"fsdp2": mesh["inner"], "hsdp": mesh, "tp_fsdp": mesh["outer"]}[kind]
             fully_shard(block, mesh=part, mp_policy=policy)
