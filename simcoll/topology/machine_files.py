@@ -344,7 +344,8 @@ def _shipped_machine(name: str) -> MachineFile:
 def in_place_of(name: str) -> str:
     """Return the fix to suggest for an unknown system name: import the file with that name, or correct the spelling."""
     if input_files.is_file(Path(name)):
-        return f"make a topology file of it (`simcoll import {name} -o machine.yaml`), and name that file"
+        made = f"make a topology file of it (`simcoll import {name} -o machine.yaml`), and name that file"
+        return f"{made}; a trace is no machine: the command makes a workload of it"
     return did_you_mean(name, _SHIPPED)
 
 

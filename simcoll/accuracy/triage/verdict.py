@@ -13,11 +13,13 @@ from simcoll.accuracy.triage.kinds import KINDS
 from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.errors import InputError, visible
 from simcoll.formats.debug_logs.log_lines import RANK_LIST
+from simcoll.formats.recordings import chakra, kineto
 
 SCHEMA: Final = "simcoll.diagnose/3"
 SHOWN: Final = 12  # lines of evidence in the document
 _RANKED: Final = ("cause", "symptom", "echo", "undecided", "sound")  # the first that is there makes the verdict
 _SURE: Final = ("clear", "likely", "open")
+_UNKNOWN: Final = "the kind of this file is not recognised"
 _KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO), dumps of PyTorch's flight recorder, RAS, Inspector"
 
 
@@ -37,7 +39,9 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
                 raise
             fitting, unread = [], [*unread, str(error.diagnostics[0])]
         else:
-            unread += [] if fitting else [f"{visible(file.name)}: the kind of this file is not recognised"]
+            trace = not fitting and (kineto.looks(file.data) or chakra.looks(file.data))
+            what = "a trace is a workload: `simcoll import` makes a scenario of it" if trace else _UNKNOWN
+            unread += [] if fitting else [f"{visible(file.name)}: {what}"]
         for name in fitting:
             by_kind[name].append(file)
         file.forget()
