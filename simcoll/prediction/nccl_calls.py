@@ -8,7 +8,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Final, NamedTuple, Self, get_args
 
 import numpy as np
@@ -360,45 +360,36 @@ class GpuCall(PlainCall):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NcclChannel(GpuCall):
     """One simulated channel of an NCCL call; all channels do the same at the same time. `one_way`: each rank sends one
-    message, as in pipelines, while send_recv is usually a ring."""
+    message, as in pipelines, while send_recv is usually a ring. `call` is the one of equal messages as large as the
+    mean message of the busiest rank, `of_largest` the one of equal messages as large as the largest message."""
 
     whole: ClassVar[bool] = False
     executor: ClassVar[str] = "nccl"
     hops = frozenset(("o_send", "o_recv", "latency"))  # links have the latency of hops
     call: NcclCall
+    of_largest: NcclCall
     one_way: bool = False
 
     @property
     def params(self) -> dict[str, Any]:
         """Return the engine parameters that depend on the costs of kernels. Links serve all their messages in turn,
         so those of an all-to-all share the narrowest link to other nodes in proportion to their bytes."""
-        params = self.call.params(self.kernels)
+        params = self.of_largest.params(self.kernels)
         if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
             most = params["channel_bandwidth"]
             rates, shared = self._shares.links, self.wires.messages.items()
-            even = max(1, int(min(rates.item(link) / messages for link, messages in shared) * self._largest))
+            uneven = self.of_largest.nbytes / self.call.nbytes
+            even = max(1, int(min(rates.item(link) / messages for link, messages in shared) * uneven))
             params |= {"channel_bandwidth": min(most, even) if most else even}
         return params
-
-    @property
-    def _largest(self) -> float:
-        """Return the largest message between nodes of an all-to-all, over the mean one of the rank that sends or
-        receives most between nodes; 1 for equal blocks."""
-        nodes, n = self.wires.nodes, len(self.places)
-        if np.shape(self.scenario.weights or ()) not in ((n,), (n, n)):  # none, or wrong ones, which engines refuse
-            return 1.0
-        blocks = np.broadcast_to(np.array(self.scenario.weights, float), (n, n)).copy()
-        for ranks in nodes:
-            blocks[np.ix_(ranks, ranks)] = 0
-        fullest = max(blocks.sum(axis=0).max(), blocks.sum(axis=1).max())
-        return float(blocks.max() * (n - len(nodes[0])) / fullest) if fullest else 1.0
 
     @cached_property
     def point(self) -> Scenario:
         """Return the scenario of the one simulated channel, with this channel's share of the bytes."""
         spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params)))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
-        changed = {"algorithm": algorithm, "protocol": "none", "size": self.call.share}
+        share = replace(self.call, nbytes=self.scenario.nbytes).share
+        changed = {"algorithm": algorithm, "protocol": "none", "size": share}
         nodes = self.wires.nodes
         if self.call.schedule == "nvls_tree":
             nodes = self.wires.heads_first(self.call.communicator.heads)
@@ -614,12 +605,12 @@ class NcclExecutor(PlainExecutor):
             )
         rated, places, comm = gpus_of(scenario, topology)
         places = entered(rated, places) if scenario.env.NCCL_IB_HCA else places
-        call = call_choice.choose(
+        choose = partial(
+            call_choice.choose,
             comm,
             scenario.collective,
-            scenario.nbytes,
-            scenario.itemsize,
-            self.release(scenario),
+            itemsize=scenario.itemsize,
+            version=self.release(scenario),
             algorithm=_nccl_name(scenario, self._kernels.library),
             protocol="auto" if scenario.protocol == "none" else scenario.protocol,
             between=least_between(rated, places),
@@ -629,6 +620,9 @@ class NcclExecutor(PlainExecutor):
             zero=scenario.env.NCCL_CTA_POLICY == "ZERO",
             switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
         )
+        mean, largest = _messages(scenario, rated, places)
+        call = choose(round(mean * scenario.nbytes))
+        of_largest = choose(round(largest * scenario.nbytes)) if largest > mean else call
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
         graphs = call.communicator.graphs
         graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
@@ -658,6 +652,7 @@ class NcclExecutor(PlainExecutor):
             wires=wires,
             network_costs=network_of(described(scenario.topology)),
             call=call,
+            of_largest=of_largest,
         )
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
@@ -719,6 +714,22 @@ def least_between(rated: Topology, places: Sequence[str]) -> int:
     near = [place for place in places[1:] if rated.node_of(place) == rated.node_of(places[0])]
     bandwidths = rated.bandwidths
     return min((int(bandwidths[link]) for place in near for link in rated.route(places[0], place)), default=0)
+
+
+def _messages(scenario: Scenario, rated: Topology, places: Sequence[str]) -> tuple[float, float]:
+    """Return the mean message of the rank that sends or receives most, and the largest message of all ranks, over the
+    message of equal blocks; 1 for those. Of ranks on several nodes only messages between nodes count."""
+    n = len(places)
+    if np.shape(scenario.weights or ()) not in ((n,), (n, n)):  # none, or wrong ones, which engines refuse
+        return 1.0, 1.0
+    weights = np.broadcast_to(np.array(scenario.weights, float), (n, n))
+    nodes = np.array([rated.node_of(place) for place in places])
+    if (nodes == nodes[0]).all():
+        nodes = np.arange(n)
+    apart = nodes[:, None] != nodes
+    blocks = weights * apart * (n / weights[0].sum())
+    mean = max((blocks.sum(axis=axis) / apart.sum(axis=axis)).max() for axis in (0, 1))
+    return (float(mean), float(blocks.max())) if mean > 0 else (1.0, 1.0)
 
 
 def _nccl_name(scenario: Scenario, library: str) -> Any:
