@@ -298,11 +298,12 @@ class NcclCall:
 
     # --- times from the costs of a profile ---
 
-    def params(self, costs: Kernels) -> dict[str, Any]:
-        """Return the engines' timing parameters; links serve chunks in FIFO order, as NICs do."""
-        return {"sharing": "fifo", **self._own_params(costs)}
+    def params(self, costs: Kernels, uneven: float = 1.0) -> dict[str, Any]:
+        """Return the engines' timing parameters; links serve chunks in FIFO order, as NICs do. Messages of the other
+        ranks are smaller by `uneven`."""
+        return {"sharing": "fifo", **self._own_params(costs, uneven)}
 
-    def _own_params(self, costs: Kernels) -> dict[str, Any]:
+    def _own_params(self, costs: Kernels, uneven: float) -> dict[str, Any]:
         if self.registered:
             return {}
         block = self.block(costs)
@@ -319,7 +320,7 @@ class NcclCall:
             return {"o_recv": block.hop * at_once // HEADS, "gamma": block.rate}
         if self.kind == "P2P":
             # one channel for each peer: several transfers of a rank run at once
-            return {"channels": 0, "channel_bandwidth": self._message_rate(block), **self._credits}
+            return {"channels": 0, "channel_bandwidth": self._message_rate(block, uneven), **self._credits}
         tree, by_step = self.schedule == "chain_tree", {}
         if tree and self.communicator.nodes > 1:
             # separate threads send up and send down, one chunk after another
@@ -588,8 +589,9 @@ class NcclCall:
         block: BlockCosts = getattr(costs, self.kind)
         return block
 
-    def _message_rate(self, block: BlockCosts) -> int:
-        """Return the B/s of a message limited only by blocks (between nodes, blocks and proxies); 0 for no limit."""
+    def _message_rate(self, block: BlockCosts, uneven: float = 1.0) -> int:
+        """Return the B/s of a message limited only by blocks (between nodes, blocks and proxies); 0 for no limit. Other
+        messages of these blocks are smaller by `uneven`."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
@@ -599,7 +601,7 @@ class NcclCall:
             alone += -(-parts.part // parts.sent) * (block.hop + block.net)
         copied = 0.0 if parts.rounds else through / block.first
         others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + copied
-        return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most)))
+        return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most / uneven)))
 
     def _copied_ps(self, block: BlockCosts) -> int:
         """Return the time in ps in which a block copies the rank's message to itself and cannot send; 0 unless blocks

@@ -374,12 +374,12 @@ class NcclChannel(GpuCall):
     def params(self) -> dict[str, Any]:
         """Return the engine parameters that depend on the costs of kernels. Links serve all their messages in turn,
         so those of an all-to-all share the narrowest link to other nodes in proportion to their bytes."""
-        params = self.of_largest.params(self.kernels)
+        uneven = self.of_largest.nbytes / self.call.nbytes
+        params = self.of_largest.params(self.kernels, uneven)
         if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
-            most = params["channel_bandwidth"]
-            rates, shared = self._shares.links, self.wires.messages.items()
-            uneven = self.of_largest.nbytes / self.call.nbytes
-            even = max(1, int(min(rates.item(link) / messages for link, messages in shared) * uneven))
+            most, rates = params["channel_bandwidth"], self._shares.links
+            shared = self.wires.messages.items()
+            even = max(1, int(min(rates.item(link) * uneven / messages for link, messages in shared)))
             params |= {"channel_bandwidth": min(most, even) if most else even}
         return params
 
