@@ -299,8 +299,7 @@ class NcclCall:
     # --- times from the costs of a profile ---
 
     def params(self, costs: Kernels, uneven: float = 1.0) -> dict[str, Any]:
-        """Return the engines' timing parameters; links serve chunks in FIFO order, as NICs do. Messages of the other
-        ranks are smaller by `uneven`."""
+        """Return the engines' timing parameters; links are FIFO, as NICs. Other messages are smaller by `uneven`."""
         return {"sharing": "fifo", **self._own_params(costs, uneven)}
 
     def _own_params(self, costs: Kernels, uneven: float) -> dict[str, Any]:

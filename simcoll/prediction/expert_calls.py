@@ -91,10 +91,7 @@ class ExpertCall(PlainCall):
         """Return the scenario of the exchange that engines run."""
         return self.phase
 
-    @property
-    def bounded(self) -> Scenario:
-        """Return the scenario of the exchange, as copies that need not be sent are left out."""
-        return self.phase
+    bounded = point  # copies that need not be sent are left out
 
     def differing(self) -> list[ExpertCall]:
         """Return a call for each exchange."""
@@ -194,19 +191,15 @@ def as_exchange(scenario: Scenario, rated: Topology) -> Scenario:
     own: dict[str, Any] = {"moe": None, "executor": None}
     own |= {"collective": "all_to_all"} if straight else {}
     if not tokens.even:
-        copies = _directed(tokens.to_experts(ranks), scenario)
-        size, weights = _blocks(_bytes(copies, tokens, scenario), [range(ranks)])
+        size, weights = _blocks(_bytes(tokens.to_experts(ranks), tokens, scenario), [range(ranks)])
         own |= {"size": size, "weights": weights} | ({"algorithm": ONE_STEP} if straight else {})
     return scenario.model_copy(update=own)
 
 
-def _directed(copies: Copies, scenario: Scenario) -> Copies:
-    """Return the copies from each rank to each rank, (ranks, ranks): results go the other way than tokens."""
-    return copies.T if scenario.collective == COMBINE else copies
-
-
 def _bytes(copies: Copies, tokens: ExpertTokens, scenario: Scenario) -> Numbers:
-    found: Numbers = np.rint(copies * tokens.token_bytes(scenario.collective)).astype(np.int64)
+    """Return the bytes from each rank to each rank, (ranks, ranks): results go the other way than tokens."""
+    directed = copies.T if scenario.collective == COMBINE else copies
+    found: Numbers = np.rint(directed * tokens.token_bytes(scenario.collective)).astype(np.int64)
     return found
 
 
@@ -252,7 +245,7 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
         raise RefusedError(f"{scenario.executor} runs {label}; leave out `algorithm`, or write `executor: pairwise`")
     kept = exchanges[-1][1].diagonal().max() + tokens.tokens
     phases = tuple(
-        _phase(scenario, groups, _bytes(_directed(copies, scenario), tokens, scenario), several and not normal)
+        _phase(scenario, groups, _bytes(copies, tokens, scenario), several and not normal)
         for groups, copies in exchanges
     )
     return ExpertCall(

@@ -377,10 +377,9 @@ class NcclChannel(GpuCall):
         uneven = self.of_largest.nbytes / self.call.nbytes
         params = self.of_largest.params(self.kernels, uneven)
         if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
-            most, rates = params["channel_bandwidth"], self._shares.links
-            shared = self.wires.messages.items()
+            rates, shared = self._shares.links, self.wires.messages.items()
             even = max(1, int(min(rates.item(link) * uneven / messages for link, messages in shared)))
-            params |= {"channel_bandwidth": min(most, even) if most else even}
+            params["channel_bandwidth"] = min(params["channel_bandwidth"] or even, even)
         return params
 
     @cached_property
@@ -621,8 +620,7 @@ class NcclExecutor(PlainExecutor):
             switch_reduces=tuner.switch_reduces(scenario.dtype, scenario.op),
         )
         mean, largest = _messages(scenario, rated, places)
-        call = choose(round(mean * scenario.nbytes))
-        of_largest = choose(round(largest * scenario.nbytes)) if largest > mean else call
+        call = choose(max(1, round(mean * scenario.nbytes)))
         wires = wires_of(rated, places, call.communicator, call.algorithm == "p2p")
         graphs = call.communicator.graphs
         graph = graphs["nvls" if call.kind == "NVLS" and "nvls" in graphs else "ring"]
@@ -652,7 +650,7 @@ class NcclExecutor(PlainExecutor):
             wires=wires,
             network_costs=network_of(described(scenario.topology)),
             call=call,
-            of_largest=of_largest,
+            of_largest=choose(round(largest * scenario.nbytes)) if largest > mean else call,
         )
 
     def alternatives(self, scenario: Scenario, topology: Topology | None = None) -> list[Scenario]:
@@ -719,17 +717,14 @@ def least_between(rated: Topology, places: Sequence[str]) -> int:
 def _messages(scenario: Scenario, rated: Topology, places: Sequence[str]) -> tuple[float, float]:
     """Return the mean message of the rank that sends or receives most, and the largest message of all ranks, over the
     message of equal blocks; 1 for those. Of ranks on several nodes only messages between nodes count."""
-    n = len(places)
-    if np.shape(scenario.weights or ()) not in ((n,), (n, n)):  # none, or wrong ones, which engines refuse
+    n, weights = len(places), np.array(scenario.weights or (), float)
+    if weights.shape not in ((n,), (n, n)):  # none, or wrong ones, which engines refuse
         return 1.0, 1.0
-    weights = np.broadcast_to(np.array(scenario.weights, float), (n, n))
     nodes = np.array([rated.node_of(place) for place in places])
-    if (nodes == nodes[0]).all():
-        nodes = np.arange(n)
-    apart = nodes[:, None] != nodes
-    blocks = weights * apart * (n / weights[0].sum())
-    mean = max((blocks.sum(axis=axis) / apart.sum(axis=axis)).max() for axis in (0, 1))
-    return (float(mean), float(blocks.max())) if mean > 0 else (1.0, 1.0)
+    apart = (nodes[:, None] != nodes) if (nodes != nodes[0]).any() else ~np.eye(n, dtype=bool)
+    blocks, equal = apart * weights, weights.mean()
+    mean = max((blocks.sum(axis) / apart.sum(axis)).max() for axis in (0, 1))
+    return (float(mean / equal), float(blocks.max() / equal)) if mean else (1.0, 1.0)
 
 
 def _nccl_name(scenario: Scenario, library: str) -> Any:

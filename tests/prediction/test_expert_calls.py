@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -169,6 +170,16 @@ def test_skewed_pairwise_is_bound_by_a_nic() -> None:
     far = 24 * _tokens("moe_dispatch", moe).to_experts(32).max() * BYTES / (50e9 * 0.99322) * 1e6
     found = simcoll.predict("moe_dispatch", moe=moe, on="hgx-h100", nodes=4).time_us
     assert far < found < 1.25 * far
+
+
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_small_messages_cost_by_their_number(tokens: int) -> None:
+    """Skewed messages are never slower than even ones that are as large as those to the busiest rank."""
+    moe = MOE | {"tokens": tokens, "routing": {"zipf": 1.0}}
+    most = _tokens("moe_dispatch", moe).to_experts(64).max() * 64 / MOE["topk"]
+    keys: dict[str, Any] = {"on": "hgx-h100", "nodes": 8, "protocol": "LL"}
+    even = simcoll.predict("moe_dispatch", moe=MOE | {"tokens": math.ceil(most)}, **keys).time_us
+    assert simcoll.predict("moe_dispatch", moe=moe, **keys).time_us <= even * 1.01
 
 
 @pytest.mark.parametrize("executor", ["deepep", "low-latency"])
