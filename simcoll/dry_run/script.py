@@ -151,6 +151,7 @@ def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
             if end.code not in (None, 0):
                 failed = _failed(job, end, f"the script calls sys.exit({end.code!r})")
         except BaseException as error:
+            too_large = "can't allocate memory" in str(error)
             failed = _failed(job, error, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     if not failed and not torch.distributed.is_initialized() and not RECORDER.initialized:
         problem = "the script never calls torch.distributed.init_process_group"

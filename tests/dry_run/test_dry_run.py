@@ -80,11 +80,13 @@ def test_a_bad_script_is_named_with_its_line(script: str, message: str, tmp_path
 
 @torch_needed
 @pytest.mark.ranks
-def test_a_large_script_needs_no_memory(tmp_path: Path) -> None:
-    """Layers of 40 GB are recorded: their buckets hold all gradients, and the plan is a scenario with the same time."""
+@pytest.mark.parametrize("first", ["", "torch.empty(2**50)\n"], ids=["layers", "one"])
+def test_a_large_script_needs_no_memory(first: str, tmp_path: Path) -> None:
+    """Layers of 40 GB, also behind a tensor that no machine has memory for, are recorded: their buckets hold all
+    gradients, and the plan is a scenario with the same time."""
     path, width, layers = tmp_path / "large.py", 50_000, 4
     path.write_text(
-        BEGIN + f"blocks = torch.nn.Sequential(*(torch.nn.Linear({width}, {width}) for _ in range({layers})))\n"
+        BEGIN + first + f"blocks = torch.nn.Sequential(*(torch.nn.Linear({width}, {width}) for _ in range({layers})))\n"
         "model = torch.nn.parallel.DistributedDataParallel(blocks)\n"
         "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
         f"while True:\n    model(torch.randn(2, {width})).sum().backward()\n    optimizer.step()\n"
