@@ -25,6 +25,7 @@ from simcoll.workload.transformer import Split, Transformer
 BYTES: Final = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "nvfp4": 1}  # nvfp4: parameters are gathered in fp8
 DIMENSIONS: Final = ("tp", "cp", "ep", "dp", "pp")
 ORDER: Final = "tp-cp-ep-dp-pp"
+MOST_PASSES: Final = 2**16  # of a rank in a step: they take some 6 s and 230 MB
 Sharding = Annotated[
     Literal["none", "zero1", "zero2", "fsdp", "hsdp"],
     BeforeValidator(lambda value: "fsdp" if value == "zero3" else value),
@@ -237,6 +238,9 @@ class TrainingStep(Model):
         _divides(tokens * batch.micro, ways, what, f"the {ways} parts of cp and tp", "batch.sequence", "change one")
         _divides(batch.global_, batch.micro * dp, f"a batch of {batch.global_} sequences",
                  f"micro {batch.micro} · dp {dp}", "batch.global", "change one")  # fmt: skip
+        if self.passes(dp) > MOST_PASSES:
+            problem = f"{self.passes(dp)} micro batches of a rank; at most {MOST_PASSES} are simulated"
+            raise wrong("workload.batch.global", problem, "raise batch.micro")
         if self.schedule.kind == "interleaved" and self.passes(dp) % p.pp:
             problem = f"{self.passes(dp)} micro batches are no multiple of {p.pp} stages, which interleaving needs"
             raise wrong("workload.schedule", problem, "change the batch, pp, or the schedule")
