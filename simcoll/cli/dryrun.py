@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     shell_complete=completed("file", "system"),
 )  # fmt: skip
 @click.option("--nodes", type=WholeFrom(1), help="Number of nodes.  [default: as many as hold the ranks]")
-@click.option("--steps", type=WholeFrom(1), default=20, help="Stop after N steps of the optimizer.  [default: 20]")
+@click.option("--steps", type=WholeFrom(1), help="Stop the script after N steps of its optimizer.")
 @click.option("--all-ranks", is_flag=True, help="Record every rank, and list the collectives of each.")
 @click.option("--gpu", help="GPU that computes.  [default: the machine's]")
 @click.option("--kernels", type=click.Choice(["eager", "compiled"]), help="How PyTorch runs kernels.  [default: eager]")
@@ -40,7 +40,7 @@ def dryrun(
     world: int,
     system: str,
     nodes: int | None,
-    steps: int,
+    steps: int | None,
     all_ranks: bool,
     gpu: str | None,
     kernels: Kernels | None,

@@ -23,6 +23,7 @@ from simcoll.dry_run import devices, torch_private
 from simcoll.dry_run.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError, bytes_of, flat
 from simcoll.errors import InputError
 
+LONG: Final = 20  # steps, after which a script may be without end
 CURES: Final = (  # words of an error of torch -> what to change
     ("not linked with support for cuda", "take the device from the data, or write torch.device('cpu')"),
     ("not compiled with cuda", "guard the line with `if torch.cuda.is_available():`"),
@@ -194,8 +195,9 @@ def recording(
         if first[0] is optimizer:
             RECORDER.mark()
             if steps and len(RECORDER.marks) >= steps:
-                RECORDER.note(f"stopped after {steps} steps of the optimizer (--steps)")
                 raise StepsDoneError
+            if rank == 0 and len(RECORDER.marks) == LONG:
+                print(f"{LONG} steps of the optimizer so far; --steps N ends the script", file=sys.stderr)
 
     def begins(module: Any, args: Any) -> None:
         RECORDER.stream.closed()

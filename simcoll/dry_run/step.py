@@ -31,6 +31,7 @@ from simcoll.workload.compute import Compute, Kernels, attentions, compute_of
 
 _KINETO: Final = {row.name: row.torch for row in DTYPES}
 SCHEMA: Final = "simcoll.dryrun/1"
+MOST_IN_GROUPS: Final = 128  # ranks of a job for which the calls of each kind of group are taken out in turn
 FRAMEWORK: Final = "torchtitan"  # whose attention and launch PyTorch scripts have
 
 
@@ -171,7 +172,10 @@ class DryRun:
     @functools.cached_property
     def exposed_ps(self) -> dict[GroupKind, int]:
         """How much shorter the step would be if the calls in groups of a kind took no time, in ps. Each other operation
-        lasts as long as in the simulation, once its ranks have met."""
+        lasts as long as in the simulation, once its ranks have met. Empty for large jobs: it needs the timeline of all
+        ranks, which takes longer than the step's time."""
+        if self.world > MOST_IN_GROUPS:
+            return {}
         kinds = {part.stream: part.call.kind for each in self.records.values() for part in each.parts if part.call}
         step, took = self.prediction, list[Numbers]()
         assert isinstance(step, StepPrediction)

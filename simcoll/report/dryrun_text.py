@@ -33,13 +33,14 @@ def _moved(found: Any) -> list[Mapping[str, object]]:
     """Return the calls of a step of the first recorded rank, by kind of group and collective, and what all calls of
     such groups add to the step."""
     rows = defaultdict[tuple[Any, str], list[int]](list)
+    alone = defaultdict[Any, str](lambda: "-", {kind: f"{ps / 1e9:.3f}" for kind, ps in found.exposed_ps.items()})
     for part in found.step_of(min(found.records)):
         if part.call and len(part.call.ranks) > 1:
             rows[part.call.kind, part.call.collective].append(part.call.nbytes)
     return [
         {
             "group": kind.name, "ranks": len(kind.ranks), "collective": name, "calls": len(sizes),
-            "MB": f"{sum(sizes) / 1e6:.3f}", "exposed ms": f"{found.exposed_ps.get(kind, 0) / 1e9:.3f}",
+            "MB": f"{sum(sizes) / 1e6:.3f}", "exposed ms": alone[kind],
         }
         for (kind, name), sizes in rows.items()
     ]  # fmt: skip
