@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from simcoll.dry_run import torch_private
 from simcoll.dry_run.recorder import RECORDER, Event, Stream
+
+DROPOUT_AT: Final = {  # attention -> place of its dropout, with which the CPU has no kernel for the whole of it
+    "scaled_dot_product_attention": 4, "multi_head_attention_forward": 10,
+}  # fmt: skip
 
 
 class Told(NamedTuple):
@@ -38,6 +42,10 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         if func is torch.device:
             first = next(iter((*args, *kwargs.values())))
             return func(*args, **kwargs) if _on_cpu(first) == first else func("cpu")
+        if name in DROPOUT_AT:
+            at = DROPOUT_AT[name]
+            args = (*args[:at], *(0.0 for _ in args[at : at + 1]), *args[at + 1 :])
+            kwargs = {key: 0.0 if key == "dropout_p" else value for key, value in kwargs.items()}
         if name in ("to", "_parse_to"):
             args = tuple(map(_on_cpu, args))
         if "device" in kwargs:

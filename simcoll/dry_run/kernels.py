@@ -15,7 +15,7 @@ KERNELS_OF_PASS: Final = 30  # kernels that eager PyTorch launches in a pass ove
 _TYPES: Final = {torch.float32: "fp32", torch.float64: "fp32"}  # of products; others have the rate of bf16
 _FREE: Final = frozenset(
     ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "detach", "lift_fresh", "resize_",
-     "set_", "alias", "is_same_size", "_reshape_alias", "record_stream")
+     "set_", "alias", "is_same_size", "_reshape_alias", "_unsafe_view", "record_stream")
 )  # fmt: skip
 _PART_READ: Final = frozenset(("embedding", "gather", "index", "index_select"))  # these read no more than they write
 
@@ -33,7 +33,7 @@ class Kernel(NamedTuple):
 
 def kernels_of(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[Kernel, ...]:
     """Return the kernel of an operation, or nothing if it launches none."""
-    if func.is_view or name in _FREE or not (tensors := _tensors(out) or _tensors(args)):
+    if func.is_view or name in _FREE or func.namespace == "prim" or not (tensors := _tensors(out) or _tensors(args)):
         return ()
     first = tensors[0]
     if first.device.type == "meta":

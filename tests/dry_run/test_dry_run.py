@@ -97,3 +97,20 @@ def test_a_large_script_needs_no_memory(first: str, tmp_path: Path) -> None:
     assert [*found.exposed_ps.values()] == [found.prediction.exposed_ps]  # of the only group
     (tmp_path / "plan.yaml").write_text(found.plan)
     assert predict(str(tmp_path / "plan.yaml")).time_ps == found.prediction.time_ps
+
+
+@torch_needed
+@pytest.mark.ranks
+def test_a_step_without_memory_takes_as_long(tmp_path: Path) -> None:
+    """A large tensor that nobody reads makes the script run without memory. Its kernels are the same, attention with
+    dropout too."""
+    path, found = tmp_path / "train.py", []
+    for first in ("", "large = torch.empty(2**26)\n"):
+        path.write_text(
+            BEGIN + first + "layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)\n"
+            "model = torch.nn.parallel.DistributedDataParallel(layer)\n"
+            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            "for _ in range(2):\n    model(torch.randn(2, 16, 64)).sum().backward()\n    optimizer.step()\n"
+        )
+        found.append(dry_run(str(path), world=8, on="hgx-h100").document()["compute_us"])
+    assert found[0] == found[1] > 0
