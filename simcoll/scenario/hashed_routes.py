@@ -15,6 +15,7 @@ net_ib.cc.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -47,19 +48,14 @@ def hashed(
     """Return the program with a random choice among equal routes between nodes; each pair has `flows` connections.
     `rails` has an entry for each call in the program: the rails that its simulated channel stands for."""
     src, dst, hop, links = program.routes
-    numbers: dict[EndNames, list[int]] = defaultdict(lambda: rng.integers(MOST_FLOWS, size=flows).tolist())
-    known: dict[tuple[str, str, int], Route] = {}
+    several = (rng.integers(MOST_FLOWS, size=(len(src), flows)).tolist() for _ in itertools.count())
+    numbers: dict[EndNames, list[int]] = defaultdict(itertools.chain.from_iterable(several).__next__)
     found: list[Route] = []
     hops: dict[tuple[int, EndNames], list[RailRoutes]] = {}  # by view and connection; the simulated rail comes first
     drawn: list[tuple[int, tuple[int, EndNames]]] = []  # (index in `found` of a way's first route, key in `hops`)
 
     def chosen(ends: EndNames, connection: EndNames, view: int) -> RailRoutes:
-        paths = topology.equal_routes(*ends)
-        keys = [(*ends, number % paths) for number in numbers[connection]]
-        for key in keys:
-            if key not in known:
-                known[key] = topology.flow_route(*key)
-        return [tuple(link + view for link in known[key]) for key in keys]
+        return [tuple([link + view for link in topology.flow_route(*ends, flow)]) for flow in numbers[connection]]
 
     for begin, end in zip(hop[:-1].tolist(), hop[1:].tolist(), strict=True):
         way = tuple(links[begin:end].tolist())
@@ -94,7 +90,7 @@ def hashed(
             if trunk[link]:
                 served[link] = max(min(1, whole[link]), whole[link] * run[link] // load[link])
         bandwidths = served
-    every = np.array([link for way in found for link in way], links.dtype)
+    every = np.fromiter(itertools.chain.from_iterable(found), links.dtype)
     ends_at = np.cumsum([0, *map(len, found)]).astype(hop.dtype)
     routes = ProgramRoutes(np.repeat(src, flows), np.repeat(dst, flows), ends_at, every)
     program = replace(program, routes=routes, bandwidths=bandwidths)

@@ -37,6 +37,7 @@ RankGroups = tuple["int | RankGroups", ...]  # ranks, grouped to any depth
 
 UNREACHED: Final = 2**62  # ps, for no path; its sum with a latency still fits 64 bits
 MOST_ROUNDS: Final = 64  # more hops than any path in a tree fabric has; each round looks at all links
+MOST_KEPT: Final = 1 << 20  # drawn routes that are kept for further draws
 
 
 class Topology:
@@ -74,6 +75,8 @@ class Topology:
         self.layout: Hashable = object()
         self._routes: dict[tuple[str, str], Route] = dict(map(self._explicit, (routes or {}).items()))
         self._routes_given = frozenset(self._routes)
+        self._equal: dict[tuple[str, str], int] = {}
+        self._flow_routes: dict[tuple[str, str, int], Route] = {}
         self._route_tables: list[RouteTables] = []  # empty or one item; shared by copies with other rates
         self._connected()
 
@@ -265,11 +268,19 @@ class Topology:
     def equal_routes(self, src: str, dst: str) -> int:
         """Return the number of equal routes between nodes from `src` to `dst`, one of which a hash chooses; 1 if the
         route does not depend on a hash."""
-        return 1 if src == dst or (src, dst) in self._routes_given else self._router.equal_routes(src, dst)
+        if (src, dst) not in self._equal:
+            given = src == dst or (src, dst) in self._routes_given
+            self._equal[src, dst] = 1 if given else self._router.equal_routes(src, dst)
+        return self._equal[src, dst]
 
     def flow_route(self, src: str, dst: str, flow: int) -> Route:
         """Return the route from `src` to `dst` for the connection number `flow`, which chooses among equal routes."""
-        return self._router.route(src, dst, flow) or self.route(src, dst)
+        key = src, dst, flow % self.equal_routes(src, dst)
+        if key not in self._flow_routes:
+            if len(self._flow_routes) >= MOST_KEPT:
+                self._flow_routes.clear()
+            self._flow_routes[key] = self._router.route(*key) or self.route(src, dst)
+        return self._flow_routes[key]
 
     def routes(self, devices: Sequence[str], src: NDArray[Any], dst: NDArray[Any]) -> tuple[Numbers, Numbers]:
         """Return the routes from `devices[src[i]]` to `devices[dst[i]]`, for each i. The first array says where each
