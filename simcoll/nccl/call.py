@@ -590,7 +590,8 @@ class NcclCall:
 
     def _message_rate(self, block: BlockCosts, uneven: float = 1.0) -> int:
         """Return the B/s of a message limited only by blocks (between nodes, blocks and proxies); 0 for no limit. Other
-        messages of these blocks are smaller by `uneven`."""
+        messages of these blocks are smaller by `uneven`. Between nodes links bind: their queues serve messages to other
+        peers first, so that the last message has the blocks to itself."""
         parts = self.parts
         if parts is None or parts.protocol == "LL" or not (block.first and block.both and parts.part):
             return 0
@@ -599,7 +600,9 @@ class NcclCall:
         if self.communicator.nodes > 1:
             alone += -(-parts.part // parts.sent) * (block.hop + block.net)
         copied = 0.0 if parts.rounds else through / block.first
-        others = 0 if self.collective == "send_recv" else self.communicator.ranks - 2 + copied
+        others = (
+            0 if self.communicator.nodes > 1 or self.collective == "send_recv" else self.communicator.ranks - 2 + copied
+        )
         return round(self.piece * PS_PER_S / (alone * max(1.0, parts.channels * (1 + others) / parts.most / uneven)))
 
     def _copied_ps(self, block: BlockCosts) -> int:

@@ -153,14 +153,6 @@ class ChannelWires:
         return ways
 
     @cached_property
-    def messages(self) -> Counter[int]:
-        """Return how many messages of an all-to-all from the first node each link carries, by number; empty without
-        NICs."""
-        ends = itertools.product(*self.nodes[:2]) if self._ways else ()
-        routes = (self.rated.route(self.places[src], self.places[dst]) for src, dst in ends)
-        return Counter({link: (len(self.nodes) - 1) * n for link, n in Counter(itertools.chain(*routes)).items()})
-
-    @cached_property
     def inside(self) -> Any:
         """Whether each link is of a kind within nodes, bool (links,)."""
         return np.array([kind in self.inner for kind in self.rated.link_kinds])
@@ -372,20 +364,13 @@ class NcclChannel(GpuCall):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Return the engine parameters that depend on the costs of kernels. Links serve all their messages in turn,
-        so those of an all-to-all share the narrowest link to other nodes in proportion to their bytes."""
-        uneven = self.of_largest.nbytes / self.call.nbytes
-        params = self.of_largest.params(self.kernels, uneven)
-        if self.call.collective == "all_to_all" and len(self.wires.nodes) > 1 and self.wires.messages:
-            rates, shared = self._shares.links, self.wires.messages.items()
-            even = max(1, int(min(rates.item(link) * uneven / messages for link, messages in shared)))
-            params["channel_bandwidth"] = min(params["channel_bandwidth"] or even, even)
-        return params
+        """Return the engine parameters that depend on the costs of kernels."""
+        return self.of_largest.params(self.kernels, self.of_largest.nbytes / self.call.nbytes)
 
     @cached_property
     def point(self) -> Scenario:
         """Return the scenario of the one simulated channel, with this channel's share of the bytes."""
-        spec = ModelSpec.model_construct(**vars(Params(chunk=self.call.handed, **self.params)))
+        spec = ModelSpec.model_construct(**vars(Params(chunk=self.of_largest.handed, **self.params)))
         algorithm = "direct" if self.one_way else self.call.schedule + self.call.options
         share = replace(self.call, nbytes=self.scenario.nbytes).share
         changed = {"algorithm": algorithm, "protocol": "none", "size": share}
@@ -716,15 +701,16 @@ def least_between(rated: Topology, places: Sequence[str]) -> int:
 
 def _messages(scenario: Scenario, rated: Topology, places: Sequence[str]) -> tuple[float, float]:
     """Return the mean message of the rank that sends or receives most, and the largest message of all ranks, over the
-    message of equal blocks; 1 for those. Of ranks on several nodes only messages between nodes count."""
+    message of equal blocks; 1 for those. In the mean only messages between nodes count, if there are any."""
     n, weights = len(places), np.array(scenario.weights or (), float)
     if weights.shape not in ((n,), (n, n)):  # none, or wrong ones, which engines refuse
         return 1.0, 1.0
     nodes = np.array([rated.node_of(place) for place in places])
-    apart = (nodes[:, None] != nodes) if (nodes != nodes[0]).any() else ~np.eye(n, dtype=bool)
-    blocks, equal = apart * weights, weights.mean()
-    mean = max((blocks.sum(axis) / apart.sum(axis)).max() for axis in (0, 1))
-    return (float(mean / equal), float(blocks.max() / equal)) if mean else (1.0, 1.0)
+    sent, apart = weights * ~np.eye(n, dtype=bool), nodes[:, None] != nodes
+    if not (sent * apart).any():
+        apart = ~np.eye(n, dtype=bool)
+    mean = max(((sent * apart).sum(axis) / apart.sum(axis)).max() for axis in (0, 1))
+    return (float(mean / weights.mean()), float(sent.max() / weights.mean())) if mean else (1.0, 1.0)
 
 
 def _nccl_name(scenario: Scenario, library: str) -> Any:

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import pytest
 
 import simcoll
@@ -162,6 +163,45 @@ def test_a_little_skew_changes_little(nodes: int) -> None:
     assert rows[1]["time_us"] == pytest.approx(rows[0]["time_us"], rel=0.005)
     assert rows[1]["executor"] == rows[0]["executor"] == "pairwise"
     assert rows[1]["low_us"]
+
+
+@pytest.mark.parametrize("executor", ["pairwise", "deepep", "low-latency"])
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_more_tokens_take_longer(executor: str, nodes: int) -> None:
+    """Where NCCL changes its protocol or the pieces of messages, more tokens are no quicker, either."""
+    tokens = [1, 16, 32, 64, 96, 128, 192, 257, 512, 1024]
+    rows = simcoll.run(
+        topology={"system": "hgx-h100", "nodes": nodes},
+        collective="moe_combine",
+        moe=MOE | {"tokens": tokens},
+        executor=executor,
+    )
+    times = [row["time_us"] for row in rows]
+    assert times == sorted(times)
+
+
+def _exchanged(nbytes: dict[tuple[int, int], int], little: int) -> float:
+    """Return the time in us in which 16 ranks on two nodes send each other `little`, and some pairs `nbytes`."""
+    weights = np.full((16, 16), little)
+    for pair, each in nbytes.items():
+        weights[pair] = each
+    np.fill_diagonal(weights, 0)
+    sums = weights.sum(axis=1)
+    np.fill_diagonal(weights, sums.max() - sums)
+    where = {"on": "hgx-h100", "nodes": 2, "dtype": "uint8"}
+    return simcoll.predict("all_to_all", size=int(sums.max()), weights=weights.tolist(), **where).time_us
+
+
+def test_very_uneven_pairs() -> None:
+    """A large message takes what the NIC needs for it and for the small ones beside it. If each rank has a single large
+    message, this is a send_recv. Within a node it is no slower."""
+    large, small = 24_000_000, 1_500_000
+    alone = simcoll.predict("send_recv", size=large, on="hgx-h100", nodes=2).time_us
+    pairs = {(rank, (rank + 8) % 16): large for rank in range(16)}
+    assert _exchanged(pairs, 0) == pytest.approx(alone, rel=0.02)
+    beside = 7 * small / (50e9 * 0.99322) * 1e6
+    assert _exchanged({(0, 8): large}, small) == pytest.approx(alone + beside, rel=0.02)
+    assert _exchanged({(0, 1): large}, small) < alone + beside
 
 
 def test_skewed_pairwise_is_bound_by_a_nic() -> None:
