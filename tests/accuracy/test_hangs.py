@@ -210,12 +210,14 @@ def healthy(r: Recorder, seed: int) -> None:
 
 
 def alarms(folder: Path, count: int) -> list[tuple[int, Any]]:
-    """Return the seeds of healthy jobs that are not called healthy, and what is said."""
+    """Return the seeds of healthy jobs that are not called healthy, and what is said. Whether calls stand still that
+    all ranks joined and that have not ended, dumps do not tell."""
     found = []
     for seed in range(count):
         how = {"buffer": random.Random(seed).choice([3, 7, 2000]), "as_json": seed % 4 == 0, "groups": TP}
         document = verdict(write(folder / str(seed), 4, lambda r, seed=seed: healthy(r, seed), **how))
-        found += [(seed, document)] if document["verdict"] != "healthy" else []
+        open_calls = document["verdict"] == "unknown" and "it has not ended" in document["text"]
+        found += [(seed, document)] if document["verdict"] != "healthy" and not open_calls else []
     return found
 
 

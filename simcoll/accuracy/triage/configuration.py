@@ -234,6 +234,7 @@ def _within_nodes(facts: LogFacts) -> Iterator[Setting]:
 def _nvls(facts: LogFacts) -> Iterator[Setting]:
     count, source = facts.channels.get("nvls", (None, None))
     none = [source] if source and count == 0 else []
+    none = [] if facts.said["nvls"] else none  # what excludes it is another setting
     remarks, sets = [*list(facts.said["no nvls"].values())[:1], *none], ["env.NCCL_NVLS_ENABLE=0"]
     hopper = any(word in gpu for gpu in facts.gpus for word in _HOPPER)
     if by_env := _set_to(facts, "NCCL_NVLS_ENABLE", ("0",)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from simcoll.accuracy.triage import configuration, tables
@@ -25,6 +26,7 @@ _MARKS: Final = re.compile(
 )
 _HOST: Final = re.compile(r"([\w.\-]{1,253})(?: kernel|: Test (?:CUDA|NCCL) failure)")  # of syslog, nccl-tests
 _EARLY: Final = 400  # lines that show whether a text without such a mark has a line of the table
+SLOWER: Final = 2.0  # times as long, from which a setting is a finding without a measured time: a convention
 MOST: Final = 40  # rows of a list in the summary
 _AT_THE_END: Final = "Processes that end one after the other, after a sound run, say so."
 
@@ -63,9 +65,25 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     if tables.KIND not in case.present:
         yield from (setting.finding for setting in settings if setting.blamed)
         judged = " Whether it costs time, a table of nccl-tests shows."
-        yield from (setting.as_remark(judged) for setting in settings if not setting.blamed)
+        for setting in settings:
+            if not setting.blamed:
+                yield _by_prediction(setting, facts, case) or setting.as_remark(judged)
     if facts.nccl_lines and _is_complete(facts):
         yield Finding("healthy", _sound(facts), "sound", evidence=tuple(_shown(facts)))
+
+
+def _by_prediction(setting: configuration.Setting, facts: LogFacts, case: Case) -> Finding | None:
+    """Return a setting as a finding if it should make large calls SLOWER times as long, and no table shows times."""
+    ranks, nodes = max(facts.sizes.values(), default=0), facts.nodes or len({*facts.hosts.values()}) or 1
+    if not setting.sets or case.machine is None or ranks < 2 * nodes:
+        return None
+    left = () if facts.channels.get("nvls", (1,))[0] else ("env.NCCL_NVLS_ENABLE=0",)  # which algorithms the log shows
+    ways = (), (*setting.sets, *left)
+    usual, under = (tables.time_us("all_reduce", 2**30, ranks, nodes, case, sets) for sets in ways)
+    if not usual or not under or under < SLOWER * usual:
+        return None
+    text = f"{setting.finding.text} It should make an all_reduce of 1 GiB {under / usual:.2g} times as long."
+    return replace(setting.finding, text=text)
 
 
 def evidence(source: Source) -> Evidence:

@@ -232,19 +232,17 @@ class Job:
         elif late := [wait for wait in under_way if self._is_stuck(wait)]:
             causes = [self._stuck(late, waits)]
         elif not unlike:
-            first = min(under_way, key=lambda wait: wait.since)
-            state = f"{first} is under way on {ranks_text(first.waiting)}, and all its ranks have joined it"
-            yield self._sound(state, "under way")
+            yield self._of("under way", min(under_way, key=lambda wait: wait.since), {})
         yield from [] if unlike else causes
         if unlike or (causes and causes[0].role == "cause"):
             first = min(waits, key=lambda wait: wait.since)
             text = f"{ranks_text(waiting)} {_verb(waiting)}; the first in {first}"
             yield Finding("waits for others", text, "echo", evidence=self._shown(first.waiting), count=len(waiting))
 
-    def _sound(self, state: str, key: str = "sound") -> Finding:
+    def _sound(self, state: str) -> Finding:
         absent = {rank for group in self._last for rank in self.members(group)} - {*self.seen}
         state += f". Of {ranks_text(absent)} there is no dump" if absent else ""
-        found = Finding.of(key, {"seen": ranks_text(self.seen), "events": self.events, "state": state})
+        found = Finding.of("sound", {"seen": ranks_text(self.seen), "events": self.events, "state": state})
         return replace(found, evidence=(Evidence.of(self.seen[min(self.seen)].source, None, found.text),))
 
     def _mismatch(self) -> Finding | None:

@@ -14,7 +14,7 @@ from simcoll.scenario import scenario_files
 from simcoll.topology.machine_files import SystemFile, shipped_systems
 from simcoll.topology.topology_builder import described, load_system
 
-_GOOGLE: Final = ("FasTrak", "GPUDirectTCPX", "gIB", "TCPXO")
+_CLOUDS: Final = {"efa": ("Libfabric", "OFI"), "tcpx": ("FasTrak", "GPUDirectTCPX", "gIB", "TCPXO")}
 _COMMON: Final = ("hgx-h100", "hgx-h200", "dgx-a100", "hgx-b200", "hgx-b300")  # of machines that fit alike, the first
 
 
@@ -63,24 +63,36 @@ def _ranks_a_node(facts: LogFacts) -> int | None:
     return max((hosts.count(host) for host in set(hosts)), default=None)
 
 
+def of_cloud(networks: Iterable[str]) -> list[str]:
+    """Return which clouds' networks are among the names: those of the profiles of their NICs."""
+    said = " ".join(networks)
+    return [cloud for cloud, words in _CLOUDS.items() if any(word in said for word in words)]
+
+
 def best_machine(gpus: Iterable[str], local: int | None, networks: Iterable[str]) -> str | None:
     """Return the shipped machine with such GPUs that has room for `local` ranks and NICs for these networks. None if
     there is none, as for another cloud's NICs."""
-    names, said = list(gpus), " ".join(networks)
-    clouds = {"efa": "Libfabric" in said or "OFI" in said, "tcpx": any(word in said for word in _GOOGLE)}
+    names, clouds = list(gpus), of_cloud(networks)
 
     def rank(file: SystemFile) -> tuple[object, ...]:
         nic = (file.nic.profile or "") if file.nic else ""
-        of_cloud = sum((word in nic) != used for word, used in clouds.items())
+        other_cloud = sum((word in nic) != (word in clouds) for word in _CLOUDS)
         spare = file.counts.get("gpu", 0) - (local or 8)
         common = _COMMON.index(file.name) if file.name in _COMMON else len(_COMMON)
-        return spare < 0, of_cloud, file.counts.get("gpu", 0) > 8 and (local or 0) <= 8, spare, common, len(file.name)
+        return (
+            spare < 0,
+            other_cloud,
+            file.counts.get("gpu", 0) > 8 and (local or 0) <= 8,
+            spare,
+            common,
+            len(file.name),
+        )
 
     fitting = [
         file for file in _machines() if file.gpu and all(gpu_names.is_of(name, file.gpu.model) for name in names)
     ]
     best = min(fitting, key=rank, default=None)
-    return best.name if best and not rank(best)[0] and not (any(clouds.values()) and rank(best)[1]) else None
+    return best.name if best and not rank(best)[0] and not (clouds and rank(best)[1]) else None
 
 
 @functools.cache

@@ -13,14 +13,16 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from simcoll.accuracy.diagnosis.diagnose import diagnosed
+from simcoll.accuracy.measured_points import RowQuestions
 from simcoll.accuracy.scores import Document
 from simcoll.accuracy.triage import pairs_of_nodes
 from simcoll.accuracy.triage.configuration import Setting
 from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding
 from simcoll.accuracy.triage.given_files import GivenFile
-from simcoll.accuracy.triage.machine_of_log import best_machine
+from simcoll.accuracy.triage.machine_of_log import best_machine, of_cloud
 from simcoll.errors import InputError, SimcollError, visible
 from simcoll.formats import measured
+from simcoll.prediction.sweep import run_points
 from simcoll.report.verdicts import of_diagnosis, only_faster
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.units import short_size
@@ -57,26 +59,8 @@ def _text(file: GivenFile) -> str:
     return "\n".join(lines)
 
 
-def alone(file: GivenFile, case: Case) -> tuple[Document, Finding]:
-    """Return the diagnosis of a table without a log, and its finding; raises InputError without a machine, and as
-    `diagnosed`. A table that is too fast is a finding, too, as nothing else says why."""
-    text = _text(file)
-    _find_machine(text, file.name, case)
-    if case.machine is None:
-        cure = "add --on SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
-        raise InputError("the measured machine is missing", cure)
-    document = diagnosed(text, file.name, case.machine, case.where, case.sets, case.tell)
-    finding = _by_hypothesis(document, file.name, guessed=False)
-    if finding.role == "sound" and document["explained_by"] != "healthy":
-        finding = replace(finding, role="symptom", cause=document["explained_by"] or "faster than expected")
-    return document, finding
-
-
-def _find_machine(text: str, name: str, case: Case) -> None:
+def _find_machine(rows: Sequence[measured.MeasuredRow], text: str, name: str, case: Case) -> None:
     """Note the machine that a table names, if nothing else does."""
-    if case.machine is not None:
-        return
-    rows = measured.parse_measured(text, name, chosen=True)
     for gpu in measured.gpu_names.named(rows):
         nodes = max((row.nodes or 1 for row in rows), default=1)
         local = max((row.ranks for row in rows), default=0) // nodes or None
@@ -89,7 +73,8 @@ def _find_machine(text: str, name: str, case: Case) -> None:
 
 def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     """Yield what tables show: the bad node, cable or NIC that tables of pairs of nodes find; else for each table
-    whether times are healthy, and what explains them if not, settings of the log first."""
+    whether times are healthy, and what explains them if not, settings of the log first. Raises InputError if there is
+    no more than one table, and it cannot be judged."""
     settings: Sequence[Setting] = case.notes.get("settings", ())
     texts = {file.name: _text(file) for file in files}
     if compared := list(pairs_of_nodes.found(texts, case)):
@@ -98,11 +83,20 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     found: list[Finding] = []
     for name, text in texts.items():
         try:
-            _find_machine(text, name, case)
             if case.machine is None:
-                raise InputError("the machine is not known", "add --on SYSTEM (`simcoll list topologies` has all)")
+                rows = measured.parse_measured(text, name, chosen=True)
+                _find_machine(rows, text, name, case)
+                if case.machine is None and (wrong := measured.wrong_data(text, rows)):
+                    shown = (Evidence.of(name, None, wrong),)
+                    found.append(Finding.of("wrong data", {"text": f"Wrong data: {wrong}."}, evidence=shown))
+                    continue
+            if case.machine is None:
+                cure = "add --on SYSTEM, e.g. --on hgx-h100 (`simcoll list topologies` has all), or --on FILE.yaml"
+                raise InputError("the measured machine is missing", cure)
             found += judged(text, name, case)
         except InputError as error:
+            if len(files) == 1 and case.present == {KIND}:
+                raise
             yield Finding.of("table not judged", {"why": visible(str(error.diagnostics[0]))})
     yield from found
     explained = {finding.cause for finding in found if finding.role == "cause"}
@@ -119,7 +113,9 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     """Yield whether a table is as it should be on the machine of the case; if it is not, the setting that explains it,
     or the best hypothesis."""
     machine, settings = str(case.machine), case.notes.get("settings", ())
-    base = diagnosed(text, name, machine, case.where, case.sets, case.tell, excluded=None)
+    excluded: Mapping[str, str] = case.notes.get("excluded", {})
+    first = None if settings else tuple(excluded)
+    base = diagnosed(text, name, machine, case.where, case.sets, case.tell, excluded=first)
     tables = case.details.setdefault("tables", [])
     if base["explained_by"] == "healthy":
         tables.append(base)
@@ -128,25 +124,21 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     tried = list(_tried(text, name, settings, case))
     best = min(tried, key=lambda pair: (_error(pair[1]), not pair[0].blamed), default=None)
     sets = list(case.sets)
-    if best and _error(best[1]) <= PART * _error(base):
+    if best and _error(best[1]) <= (HALF if _is_assumed(case, base) else PART) * _error(base):
         setting, under = best
         yield _by_setting(setting, base, under, name, "clear" if under["explained_by"] == "healthy" else "likely")
         if under["explained_by"] == "healthy" or _error(under) <= HALF * _error(base):
             tables.append(under)
             return
         sets += setting.sets
-    excluded: Mapping[str, str] = case.notes.get("excluded", {})
-    document = diagnosed(text, name, machine, case.where, sets, case.tell, excluded=tuple(excluded))
+    document = diagnosed(text, name, machine, case.where, sets, case.tell, tuple(excluded)) if settings else base
     tables.append(document)
-    finding = _by_hypothesis(document, name, case.said_by is not None and not case.on)
+    finding = _by_hypothesis(document, name, case)
     if case.notes.get("logs calls") and finding.cause in ("launch", "host"):
         text = f"{of_diagnosis(document)} The log has a line for each call; writing them takes this time."
         finding = replace(finding, role="sound", cause="healthy", text=text)
-    if finding.role == "symptom" and case.said_by is not None and not case.on and _of_nodes(document):
-        slower = f"if your NICs are slower than those of {machine}, add --on with nic_bandwidth"
-        finding = replace(finding, decides=(*finding.decides, slower))
     shared = next((each.finding for each in settings if each.finding.cause == "shared nic"), None)
-    if shared and finding.role == "symptom":
+    if shared and finding.role in ("symptom", "undecided"):
         shown = (*finding.evidence, *shared.evidence[:1])
         finding = replace(finding, text=f"{finding.text} {shared.text}", evidence=shown)
     yield finding
@@ -159,8 +151,22 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     yield from (Finding(cause, why, "excluded") for cause, why in excluded.items())
 
 
-def _of_nodes(document: Mapping[str, Any]) -> bool:
-    return any((point["nodes"] or 1) > 1 for point in document["points"])
+def _is_assumed(case: Case, document: Mapping[str, Any]) -> bool:
+    """Return whether all that is off has to do with NICs of which only an assumption says how fast they are: that of a
+    machine which was found by the names of its GPUs."""
+    off = [region["nodes"] or 1 for region in document["regions"] if region["off"]]
+    return bool(off) and min(off) > 1 and case.on is None and not of_cloud(case.notes.get("networks", ()))
+
+
+def time_us(collective: str, size: int, ranks: int, nodes: int, case: Case, sets: Sequence[str] = ()) -> float | None:
+    """Return the time that a call should take on the machine of the case, under settings; None if it has no costs."""
+    row = measured.MeasuredRow(collective=collective, ranks=ranks, nodes=nodes, size_bytes=size, time_us=1.0)
+    try:
+        (point,) = RowQuestions(str(case.machine), (*case.sets, *sets)).points(row)
+        (result,) = run_points([point], keep="totals")
+    except (SimcollError, ValueError):
+        return None
+    return float(result["time_us"]) if result["status"] == "ok" else None
 
 
 def _tried(text: str, name: str, settings: Sequence[Setting], case: Case) -> Iterator[tuple[Setting, Document]]:
@@ -207,24 +213,26 @@ def _by_setting(setting: Setting, base: Document, under: Document, name: str, su
     return replace(setting.finding, text=text, confidence=sure, evidence=shown, role="cause")
 
 
-def _by_hypothesis(document: Mapping[str, Any], name: str, guessed: bool) -> Finding:
-    """Return the finding of a diagnosis. Rows of several nodes alone never tell a slow network from a slow NVLink; on a
-    machine that was `guessed` from its GPUs, the network may be another one."""
+def _by_hypothesis(document: Mapping[str, Any], name: str, case: Case) -> Finding:
+    """Return the finding of a diagnosis. Rows of several nodes alone never tell a slow network from a slow NVLink, and
+    nothing if the speed of the NICs is only assumed. Times that are too short are a finding of a table alone."""
     text = of_diagnosis(document)
     shown = (Evidence.of(name, None, _rate(document).said),)
     if document["wrong"]:
         return Finding.of("wrong data", {"text": text}, evidence=shown)
-    if document["explained_by"] == "healthy" or only_faster(
-        [region for region in document["regions"] if region["off"]]
-    ):
+    faster = only_faster([region for region in document["regions"] if region["off"]])
+    if document["explained_by"] == "healthy" or (faster and case.present != {KIND}):
         return Finding("healthy", text, "sound", evidence=shown)
     sure: Confidence = "open" if document["also"] or document["sure"] == "open" else "likely"
     if document["sure"] == "clear" and sure == "likely" and any((p["nodes"] or 1) == 1 for p in document["points"]):
         sure = "clear"
-    if document["explained_by"] is None or (guessed and sure != "clear"):
+    if document["explained_by"] is None:
         sure = "open"
     first = document["hypotheses"][0]
-    cause = str(document["explained_by"] or "slow, unexplained")
+    cause = str(document["explained_by"] or ("faster than expected" if faster else "slow, unexplained"))
     cure = f"look at: {first['text']}" if document["explained_by"] else ""
     decides = tuple(document["next"]) or ("simcoll diagnose --next prints the measurements that decide",)
+    if _is_assumed(case, document) and not faster:
+        bandwidth = f"say how fast the NICs are: --on '{{system: {document['system']}, nic_bandwidth: 25 GB/s}}'"
+        return Finding(cause, text, "undecided", "open", bandwidth, (cure, *decides), evidence=shown)
     return Finding(cause, text, "symptom", sure, cure, decides, evidence=shown)

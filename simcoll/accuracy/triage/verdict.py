@@ -20,14 +20,19 @@ SHOWN: Final = 12  # lines of evidence in the document
 _RANKED: Final = ("cause", "symptom", "echo", "undecided", "sound")  # the first that is there makes the verdict
 _SURE: Final = ("clear", "likely", "open")
 _UNKNOWN: Final = "the kind of this file is not recognised"
+_LINES: Final = "no line of it is known"
 _KNOWN: Final = "tables, NCCL's debug logs (NCCL_DEBUG=INFO), dumps of PyTorch's flight recorder, RAS, Inspector"
+_MORE: Final = (
+    "give the stderr of all ranks, the output with NCCL_DEBUG=INFO, the kernels' logs (dmesg), or dumps of the flight "
+    "recorder"
+)
 
 
 def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
     """Return the document that `diagnose --json` prints, from the files that a user gives.
 
-    One table without a log has the keys of `diagnosed`, too. Raises InputError if nothing that is known is among the
-    files.
+    One table without a log has the keys of `diagnosed`, too, and raises its errors. Raises InputError if nothing that
+    is known is among the files.
     """
     by_kind: dict[str, list[GivenFile]] = {kind.name: [] for kind in KINDS}
     unread: list[str] = []
@@ -40,30 +45,31 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
             fitting, unread = [], [*unread, str(error.diagnostics[0])]
         else:
             trace = not fitting and (kineto.looks(file.data) or chakra.looks(file.data))
-            what = "a trace is a workload: `simcoll import` makes a scenario of it" if trace else _UNKNOWN
+            text = not file.is_pickle and file.data.lstrip()[:1] not in (b"{", b"[", b"<")
+            what = (
+                "a trace is a workload: `simcoll import` makes a scenario of it"
+                if trace
+                else _LINES
+                if text
+                else _UNKNOWN
+            )
             unread += [] if fitting else [f"{visible(file.name)}: {what}"]
         for name in fitting:
             by_kind[name].append(file)
         file.forget()
     if not any(by_kind.values()):
-        raise InputError(unread[0], f"give {_KNOWN}")
+        raise InputError(unread[0], _MORE if _LINES in unread[0] else f"give {_KNOWN}")
     case.present = frozenset(name for name, given in by_kind.items() if given)
     if case.on:
         case.machine = case.on
-    if len(files) == 1 and case.present == {tables.KIND}:
-        table, finding = tables.alone(files[0], case)
-        others = [{"cause": cause, "excluded_by": None} for cause in table["also"]]
-        return {
-            **verdict([finding]),
-            **table,
-            "schema": SCHEMA,
-            "alternatives": others,
-            **_commands(files, case),
-        }
     findings = [finding for kind in KINDS if by_kind[kind.name] for finding in kind.read(by_kind[kind.name], case)]
     read = {name: [visible(file.name) for file in given] for name, given in by_kind.items() if given}
-    document = {"schema": SCHEMA, **verdict(findings), **_machine(case), "files": read, "unread": unread}
-    return {**document, **case.details, **_commands(files, case)}
+    document = {**verdict(findings), **_machine(case), "files": read, "unread": unread, **case.details}
+    others = dict.fromkeys(cause for table in document.get("tables", ()) for cause in table["also"])
+    document["alternatives"] += [{"cause": cause, "excluded_by": None} for cause in others]
+    if len(files) == 1 and case.present == {tables.KIND}:
+        document |= next(iter(document.pop("tables", ())), {})
+    return {**document, "schema": SCHEMA, **_commands(files, case)}
 
 
 def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
