@@ -15,7 +15,7 @@ from typing import Final
 from simcoll.accuracy.triage import configuration, tables
 from simcoll.accuracy.triage.findings import Case, Evidence, Finding, Where
 from simcoll.accuracy.triage.given_files import GivenFile
-from simcoll.accuracy.triage.machine_of_log import machine_of, networks_of
+from simcoll.accuracy.triage.machine_of_log import device_tree, machine_of, networks_of, of_cloud
 from simcoll.formats.debug_logs.line_cases import Role, Seen, case_of, first_of
 from simcoll.formats.debug_logs.log_facts import LogFacts, Source, collect, transports
 from simcoll.formats.debug_logs.log_lines import lines
@@ -52,6 +52,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     case.notes["networks"] = networks_of(facts)
     if case.machine is None:
         case.machine, case.nodes, case.said_by = machine_of(facts)
+    case.notes["NICs are known"] = of_cloud(networks_of(facts)) or device_tree(facts).nic > 0
     case.details["log"] = summary(facts)
     found = list(_of_lines(facts))
     stopped = any(finding.role == "cause" and not finding.slows for finding in found)
@@ -204,6 +205,9 @@ def _of_start(facts: LogFacts) -> Iterator[Finding]:
             said = {"ranks": named, "n": count, "what": what}
             where = Where(facts.hosts.get(late[0]), late[0], group=group)
             yield Finding.of("rank never joined", said, where=where, evidence=(evidence(source),))
+        elif waiting and not missing:
+            where = Where(group=group)
+            yield Finding.of("start not completed", {"n": count}, where=where, evidence=(evidence(source),))
 
 
 def _is_complete(facts: LogFacts) -> bool:
@@ -250,5 +254,5 @@ def summary(facts: LogFacts) -> dict[str, object]:
         "environment": {name: list(values) for name, values in facts.env.items()},
         "tuning": [[*key, count] for key, count in facts.tuning.most_common(MOST)],
         "nccl_predicts_us": [list(each) for each in facts.tuned_us[:MOST]],
-        "system": facts.system,
+        "system": [source.line.text for source in facts.system],
     }

@@ -45,7 +45,7 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
             fitting, unread = [], [*unread, str(error.diagnostics[0])]
         else:
             trace = not fitting and (kineto.looks(file.data) or chakra.looks(file.data))
-            text = not file.is_pickle and file.data.lstrip()[:1] not in (b"{", b"[", b"<")
+            text = not file.is_pickle and file.data.lstrip()[:1] not in (b"{", b"<")
             what = (
                 "a trace is a workload: `simcoll import` makes a scenario of it"
                 if trace

@@ -65,7 +65,7 @@ class LogFacts:
     tuned_us: list[tuple[str, int, str, str, float]] = field(default_factory=list)  # NCCL's own predicted times
     calls: dict[tuple[str, int], dict[tuple[str, ...], tuple[int, Source]]] = field(default_factory=dict)
     call_sizes: set[int | None] = field(default_factory=set)  # ranks of the calls' communicators
-    system: list[str] = field(default_factory=list)  # lines of the tree `=== System`
+    system: list[Source] = field(default_factory=list)  # lines of the tree `=== System`
     cases: dict[str, CaseCounter] = field(default_factory=dict)  # by file
     nccl_lines: int = 0
     measured: bool = False  # whether a table beside the log shows that calls ran
@@ -74,11 +74,14 @@ class LogFacts:
     def several_nodes(self) -> bool:
         """Whether the communicator spans several nodes, as far as the log tells."""
         hosts = {*self.hosts.values()}
-        return (self.nodes or 0) > 1 or len(hosts) > 1
+        by_links = not hosts and self.nodes is None and any(link.way.startswith("NET/") for link in self.links)
+        return (self.nodes or 0) > 1 or len(hosts) > 1 or by_links
 
     def rank_of(self, line: LogLine) -> int | None:
         """Return the rank that wrote a line, if the log says it."""
-        said = re.search(r"^\[Rank ([0-9]+)\]|\[rank ?([0-9]+)\]|^\[[0-9]+,([0-9]+)\]<", line.full)  # <: mpirun's
+        said = re.search(
+            r"^\[Rank ([0-9]+)\]|(?:\[|^)rank ?([0-9]+)(?:\]|:)|^\[[0-9]+,([0-9]+)\]<", line.full
+        )  # <: mpirun's
         if said:
             return int(said[1] or said[2] or said[3])
         host, device = line.host or "", line.device or ""
@@ -240,7 +243,7 @@ def _called(facts: LogFacts, match: re.Match[str], source: Source) -> None:
 
 def _system(facts: LogFacts, match: re.Match[str], source: Source) -> None:
     if len(facts.system) < MOST_SHAPES:
-        facts.system.append(source.line.text)
+        facts.system.append(source)
 
 
 def _gdr(facts: LogFacts, match: re.Match[str], source: Source) -> None:

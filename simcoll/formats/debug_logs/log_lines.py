@@ -21,8 +21,9 @@ LONGEST: Final = 2000  # characters of a line that are looked at
 BEFORE: Final = 600  # characters before `NCCL INFO` that hold host, process and device
 _SAID: Final = re.compile(r" NCCL (INFO|WARN|ERROR|ABORT) ?")
 _WHO: Final = re.compile(
-    r"([\w.\-]{1,253}):([0-9]{1,12}):[0-9]{1,12} \[(-?[0-9]*)\] (?:[0-9.]+ )?(\S{1,200}:[0-9]+ )?$"
+    r"([\w.\-]{1,253})[>}\])]?:([0-9]{1,12}):[0-9]{1,12} \[(-?[0-9]*)\] (?:[0-9.]+ )?(\S{1,200}:[0-9]+ )?$"
 )
+_BARE: Final = re.compile(r"[^\w\[]{0,9}(?:\[(-?[0-9]*)\] )?(?:\S{1,200}:[0-9]+ )?NCCL (INFO|WARN|ERROR|ABORT) ?")
 _TIME: Final = re.compile(r"\[?([0-9]{4}-[0-9]{2}-[0-9]{2})[ T_]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,6}))?")
 
 
@@ -51,7 +52,7 @@ def lines(text: str) -> Iterator[LogLine]:
     """Yield the lines of a log; a line into which NCCL wrote several times is yielded once for each time."""
     for number, full in enumerate(text.split("\n"), 1):
         line = full[:LONGEST]
-        if " NCCL " not in line:
+        if "NCCL " not in line:
             yield LogLine(number, line, line)
             continue
         said = list(_SAID.finditer(line))
@@ -62,5 +63,7 @@ def lines(text: str) -> Iterator[LogLine]:
             if who:
                 known = True
                 yield LogLine(number, line, line[here.end() : end].rstrip(), who[1], who[2], who[3], here[1])
-        if not known:
+        if not known and (bare := _BARE.match(line)):  # as people paste it, without host and process
+            yield LogLine(number, line, line[bare.end() :].rstrip(), None, None, bare[1], bare[2])
+        elif not known:
             yield LogLine(number, line, line)
