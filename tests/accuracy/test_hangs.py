@@ -162,6 +162,18 @@ def test_a_call_that_all_joined_and_that_outlasts_minutes_is_stuck(tmp_path: Pat
     assert (document["cause"], document["where"]["group"]) == ("stuck call", "0 (default_pg)")
 
 
+def test_a_call_that_all_joined_is_not_called_healthy(tmp_path: Path) -> None:
+    """Without a later call dumps do not tell whether it is stuck or under way: the answer says that, and what to do."""
+
+    def under_way(r: Recorder) -> None:
+        steps(r)
+        r.call("all_reduce", done=False, line=9)
+
+    document = verdict(write(tmp_path / "dumps", 4, under_way))
+    assert (document["verdict"], document["where"]["call"].partition(":")[0]) == ("unknown", "9")
+    assert "all ranks joined" in document["text"] and document["next"]
+
+
 def test_a_gpu_that_does_not_start_a_call_is_named(tmp_path: Path) -> None:
     """With measured durations, dumps show on which GPU a call that all ranks made has not started."""
 
@@ -457,6 +469,8 @@ def ras(counts: list[int], missing_ranks: Sequence[int] = (), at: int = 1) -> st
         ([ras([7, 7, 6, 7]), ras([8, 8, 8, 8], at=2)], "healthy", None),
         ([ras([7, 7, 6, 7]), ras([7, 7, 6, 7], at=2)], "finding", 2),
         ([ras([7, 7], missing_ranks=[2])], "finding", 2),
+        ([ras([7, 7, 7, 7]).replace('"rank": 3,', '"rank": 3, "status": {"async_error": 6},')], "finding", 3),
+        ([ras([7, 7, 7, 7]).replace('"rank": 3,', '"rank": 3, "status": {"async_error": 7},')], "healthy", None),
     ],
 )
 def test_ras(tmp_path: Path, answers: list[str], verdict_of: str, rank: int | None) -> None:

@@ -99,9 +99,10 @@ CASES = {
         {},
     ),
     "the missing process of an answer of RAS": (
-        "INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 34 on node n1 managing GPU 5\n",
-        "silent process",
-        {"host": "n1", "device": "5"},
+        "INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 34 on node n1 managing GPU 5\n\n"
+        "#0-0 (cf26) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: 21\n",
+        "silent rank",
+        {"host": "n1", "device": "5", "rank": 21},
     ),
     "the surest cause wins": (
         NODES
@@ -112,6 +113,30 @@ CASES = {
         + said(0, "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<4>"),
         "port down",
         {"host": "n1", "device": "mlx5_4:1", "rank": 11},
+    ),
+    "links alone, as people paste them": (
+        linked("", "").replace("n0:1000:7 ", "<n0>:1000:7 "),
+        "gpudirect off",
+        {},
+    ),
+    "lines without host and process": (
+        "[0] NCCL INFO NET/IB : No device found.\nNCCL INFO Using network Socket\n"
+        "NCCL INFO comm 0x5 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0\n",
+        "sockets",
+        {},
+    ),
+    "one channel, and no table": (
+        NODES
+        + said(0, "NCCL INFO NCCL_MAX_NCHANNELS set by environment to 1.")
+        + said(0, "NCCL INFO comm 0x1 rank 0 nranks 16 cudaDev 0 busId 0 commId 0xa - Init COMPLETE"),
+        "channels",
+        {},
+    ),
+    "what the kernel says is surer than what a process says": (
+        "[rank4]: RuntimeError: CUDA error: unspecified launch failure\n"
+        "n0 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n",
+        "GPU fell off the bus",
+        {"host": "n0", "device": "0000:3b:00"},
     ),
     "a rank never joined": (
         NODES
@@ -202,6 +227,48 @@ def test_nics_that_are_missing_on_all_nodes_explain_a_table(tmp_path: Path) -> N
     log = NODES + linked("/GDRDMA", "/GDRDMA") + "".join(said(h, f"NCCL INFO NET/IB : Using {nics}") for h in (0, 1))
     found = diagnosis(tmp_path, log, NODES + table(expected))
     assert (found["cause"], "That alone predicts" in found["text"]) == ("fewer nics", True), found["text"]
+
+
+TREE = """=== System : maxBw 20.6 totalBw {nvlink} ===
+CPU/0-0 (1/1/2)
++ PCI[48.0] - GPU/0-1b000 (0)
+              + NVL[{nvlink}] - NVS/0-0
++ PCI[48.0] - NIC/0-18000
+              + NET[{nic}] - NET/0-0 (1/0/{nic})"""
+
+
+def tree(nvlink: float, nic: float) -> str:
+    """Return the tree of devices that NCCL prints with NCCL_DEBUG_SUBSYS=GRAPH."""
+    size = said(0, "NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0")
+    return size + "".join(said(0, f"NCCL INFO {line}") for line in TREE.format(nvlink=nvlink, nic=nic).splitlines())
+
+
+def test_the_tree_of_devices_is_the_machine(tmp_path: Path) -> None:
+    """Without names of GPUs the machine is that with such NVLinks and NICs; then nothing is assumed."""
+    assert diagnosis(tmp_path, tree(370.8, 50.0))["machine"] == "{system: hgx-h100, nodes: 2}"
+    slower = "{system: hgx-h100, nodes: 2, nic_bandwidth: 12.5 GB/s}"
+    expected = simcoll.predict("all_reduce", on=slower, size="4 GiB").busbw
+    for rate, verdict in ((expected, "healthy"), (expected / 4, "finding")):
+        found = diagnosis(tmp_path, tree(370.8, 12.5) + table(rate))
+        assert (found["machine"], found["verdict"]) == (slower, verdict), found["text"]
+
+
+def test_what_is_assumed_makes_no_finding(tmp_path: Path) -> None:
+    """Names of GPUs tell neither the NICs nor the PCIe: who names the machine gets a finding, others no verdict."""
+    slow = NODES + table(20.0)
+    assert diagnosis(tmp_path, slow)["verdict"] == "unknown"
+    assert diagnosis(tmp_path, slow, on="hgx-h100")["verdict"] == "finding"
+
+
+def test_wrong_data_need_no_machine(tmp_path: Path) -> None:
+    """A table with wrong elements is a finding, whatever the machine."""
+    assert diagnosis(tmp_path, table(300.0).replace("      0\n", "      7\n"))["cause"] == "wrong data"
+
+
+def test_a_text_without_a_known_line_says_so(tmp_path: Path) -> None:
+    """It is a text, and none of its lines is known; the message says what to give."""
+    with pytest.raises(simcoll.SimcollError, match="no line of it is known"):
+        diagnosis(tmp_path, "step 10 loss 8.1\n")
 
 
 # --- pairs of nodes ---

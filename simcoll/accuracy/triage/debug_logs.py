@@ -24,7 +24,10 @@ KIND: Final = "debug log"
 _MARKS: Final = re.compile(
     rb"NCCL (?:INFO|WARN|ERROR|version|DIAG)|NVRM: Xid|ACSCtl|mlx5_core|[nN]ccl\w*Error|NET/OFI|=== System"
 )
-_HOST: Final = re.compile(r"([\w.\-]{1,253})(?: kernel|: Test (?:CUDA|NCCL) failure)")  # of syslog, nccl-tests
+_HOST: Final = re.compile(  # of syslog, nccl-tests, Open MPI and UCX
+    r"([\w.\-]{1,253})(?: kernel|: Test (?:CUDA|NCCL) failure)|"
+    r"(?:^| )\[([A-Za-z][\w.\-]{0,252}):[0-9]{2,}(?: *:[0-9]+)?\]"
+)
 _EARLY: Final = 400  # lines that show whether a text without such a mark has a line of the table
 SLOWER: Final = 2.0  # times as long, from which a setting is a finding without a measured time: a convention
 MOST: Final = 40  # rows of a list in the summary
@@ -78,13 +81,12 @@ def _by_prediction(setting: configuration.Setting, facts: LogFacts, case: Case) 
     ranks, nodes = max(facts.sizes.values(), default=0), facts.nodes or len({*facts.hosts.values()}) or 1
     if not setting.sets or case.machine is None or ranks < 2 * nodes:
         return None
-    left = () if facts.channels.get("nvls", (1,))[0] else ("env.NCCL_NVLS_ENABLE=0",)  # which algorithms the log shows
-    ways = (), (*setting.sets, *left)
-    usual, under = (tables.time_us("all_reduce", 2**30, ranks, nodes, case, sets) for sets in ways)
-    if not usual or not under or under < SLOWER * usual:
-        return None
-    text = f"{setting.finding.text} It should make an all_reduce of 1 GiB {under / usual:.2g} times as long."
-    return replace(setting.finding, text=text)
+    for collective in ("all_reduce", "all_gather"):
+        usual, under = (tables.time_us(collective, 2**30, ranks, nodes, case, sets) for sets in ((), setting.sets))
+        if usual and under and under >= SLOWER * usual:
+            longer = f"It should make an {collective} of 1 GiB {under / usual:.2g} times as long."
+            return replace(setting.finding, text=f"{setting.finding.text} {longer}")
+    return None
 
 
 def evidence(source: Source) -> Evidence:
@@ -110,6 +112,10 @@ def _of_lines(facts: LogFacts) -> Iterator[Finding]:
         shown = sorted(every, key=lambda pair: pair[1] is not first)[:3]
         case, line = first.case, first.line
         place = first.place or next((seen.place for _, seen in every if seen.place), {})
+        if line.host is None and len({id(seen.case) for _, seen in every}) == len(every):
+            place = (
+                dict(pair for _, seen in reversed(every) for pair in seen.place.items()) | place
+            )  # RAS, in two lines
         ended = role == "echo" and _at_the_end(cause, facts)
         order = line.time if timed and line.time is not None else line.number
         yield Finding(
@@ -130,7 +136,7 @@ def _where(facts: LogFacts, seen: Seen, place: dict[str, str]) -> Where:
     line = seen.line
     rank = int(place["rank"]) if place.get("rank", "").isdecimal() else facts.rank_of(line)
     other = _HOST.search(line.full)
-    said = line.host or place.get("host") or (other and other[1])
+    said = line.host or place.get("host") or (other and (other[1] or other[2]))
     host = said or facts.hosts.get(rank if rank is not None else -1)
     device = place.get("device") or (
         f"GPU {line.device}" if line.device and seen.case.class_ in ("gpu", "application") else None

@@ -16,6 +16,7 @@ from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.hangs import ranks_text
 from simcoll.errors import InputError, visible
 
+_IN_PROGRESS: Final = 7  # ncclInProgress, which is no error
 _NOWHERE: Final = Where()
 Answers = list[tuple[GivenFile, dict[str, Any]]]
 
@@ -61,6 +62,7 @@ def _findings(answers: Answers) -> Iterator[Finding]:
         for communicator in answer.get("communicators") or ():
             ranks += len(communicator.get("ranks") or ())
             yield from _missing(file, communicator)
+            yield from _failed(file, communicator)
             for finding in _behind(file, communicator):
                 behind[str(communicator.get("hash")), finding.where.rank or 0].append(finding)
             calls += sum(map(_calls, communicator.get("ranks") or ()))
@@ -98,6 +100,21 @@ def _missing(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]
         dead = (rank.get("status") or {}).get("considered_dead") is True
         where = Where(visible(str(said["host"])), int(rank["rank"]), group=visible(str(said["group"])))
         yield _shown("rank dead" if dead else "silent rank", said, file, where=where)
+
+
+def _failed(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
+    """Yield ranks whose communicator has an error or was aborted."""
+    for rank in communicator.get("ranks") or ():
+        status = rank.get("status") or {}
+        if (error := status.get("async_error")) not in (None, 0, _IN_PROGRESS) or status.get("abort_flag") is True:
+            said = {
+                "rank": int(rank["rank"]),
+                "group": communicator.get("hash"),
+                "host": rank.get("host"),
+                "error": error,
+            }
+            where = Where(visible(str(said["host"])), int(rank["rank"]), group=visible(str(said["group"])))
+            yield _shown("rank failed", said, file, where=where)
 
 
 def _behind(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from simcoll.accuracy.triage import pairs_of_nodes
 from simcoll.accuracy.triage.configuration import Setting
 from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding
 from simcoll.accuracy.triage.given_files import GivenFile
-from simcoll.accuracy.triage.machine_of_log import best_machine
+from simcoll.accuracy.triage.machine_of_log import best_machine, system_of
 from simcoll.errors import InputError, SimcollError, visible
 from simcoll.formats import measured
 from simcoll.prediction.sweep import run_points
@@ -152,10 +152,13 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
 
 
 def _is_assumed(case: Case, document: Mapping[str, Any]) -> bool:
-    """Return whether all that is off has to do with NICs of which only an assumption says how fast they are: that of a
-    machine which was found by the names of its GPUs."""
+    """Return whether only an assumption says how fast all that is off should be. Names of GPUs tell their NVLink, but
+    neither the NICs nor the PCIe of the host."""
     off = [region["nodes"] or 1 for region in document["regions"] if region["off"]]
-    return bool(off) and min(off) > 1 and case.on is None and not case.notes.get("NICs are known")
+    by_nics = bool(off) and min(off) > 1 and not case.notes.get("NICs are known")
+    system = system_of(case.machine)
+    by_host = system is not None and not {rule.kind for rule in system.links} & {"nvlink", "xgmi"}
+    return case.on is None and (by_nics or by_host)
 
 
 def time_us(collective: str, size: int, ranks: int, nodes: int, case: Case, sets: Sequence[str] = ()) -> float | None:
@@ -233,7 +236,8 @@ def _by_hypothesis(document: Mapping[str, Any], name: str, case: Case) -> Findin
     cure = f"look at: {first['text']}" if document["explained_by"] else ""
     decides = tuple(document["next"]) or ("simcoll diagnose --next prints the measurements that decide",)
     if _is_assumed(case, document) and not faster:
-        varied = str(case.machine).removesuffix("}") if str(case.machine)[0] == "{" else f"{{system: {case.machine}"
-        bandwidth = f"say how fast the NICs are, e.g. --on '{varied}, nic_bandwidth: 25 GB/s}}'"
-        return Finding(cause, text, "undecided", "open", bandwidth, (cure, *decides), evidence=shown)
+        said = (
+            f"only the GPUs say that this is like {document['system']}: name the machine (--on), and its nic_bandwidth"
+        )
+        return Finding(cause, text, "undecided", "open", said, (cure, *decides), evidence=shown)
     return Finding(cause, text, "symptom", sure, cure, decides, evidence=shown)

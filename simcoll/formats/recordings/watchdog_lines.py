@@ -51,8 +51,8 @@ def read(text: str, source: str) -> Iterator[Recording]:
     found: dict[int, tuple[int, What]] = {}
     for line in _TIMEOUT.finditer(text):
         name = _NAMES.get(line["name"]) or collective_named(line["name"]) or line["name"].lower()
-        shapes = tuple(((int(line[side]),) if line[side] else ()) for side in ("count", "out"))
-        found.setdefault(int(line["rank"]), (int(line["number"] or 0), What(name, (shapes[0],), (shapes[1],))))
+        inputs, outputs = ((((int(line[side]),),) if line[side] else ()) for side in ("count", "out"))
+        found.setdefault(int(line["rank"]), (int(line["number"] or 0), What(name, inputs, outputs)))
     groups = dict[tuple[str, str], Group]()
     ranks = dict[int, Recording]()
     for line in _STATUS.finditer(text):
