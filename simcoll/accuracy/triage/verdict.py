@@ -64,12 +64,12 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
         case.machine = case.on
     findings = [finding for kind in KINDS if by_kind[kind.name] for finding in kind.read(by_kind[kind.name], case)]
     read = {name: [visible(file.name) for file in given] for name, given in by_kind.items() if given}
-    document = {**verdict(findings), **_machine(case), "files": read, "unread": unread, **case.details}
-    others = dict.fromkeys(cause for table in document.get("tables", ()) for cause in table["also"])
-    document["alternatives"] += [{"cause": cause, "excluded_by": None} for cause in others]
-    if len(files) == 1 and case.present == {tables.KIND}:
-        document |= next(iter(document.pop("tables", ())), {})
-    return {**document, "schema": SCHEMA, **_commands(files, case)}
+    said, judged = verdict(findings), case.details.get("tables", ())
+    others = dict.fromkeys(cause for table in judged for cause in table["also"])
+    said["alternatives"] += [{"cause": cause, "excluded_by": None} for cause in others]
+    alone = len(files) == 1 and case.present == {tables.KIND} and judged
+    more = judged[0] if alone else {**_machine(case), "files": read, "unread": unread, **case.details}
+    return {**said, **more, "schema": SCHEMA, **_commands(files, case)}
 
 
 def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
