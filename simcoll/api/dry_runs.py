@@ -64,12 +64,11 @@ def advised(found: DryRun, job: Job) -> list[str]:
     lines = []
     for key, value in tried.items():
         other = replace(found, records=record_differing(replace(job, changes=((key, value),)), everyone=False))
+        if other.collectives() == found.collectives():
+            continue  # the script uses neither
         saved = 1 - other.prediction.time_ps / found.prediction.time_ps
-        line = f"{key}={value}: the step is {abs(100 * saved):.1f} % {'faster' if saved > 0 else 'slower'}"
-        if key == "reshard_after_forward":
-            kept = [part.call.size for part in other.step_of(0) if part.call and part.call.collective == "all_gather"]
-            line += f"; gathered parameters take {sum(kept) / 1e9:.2f} GB"
-        lines.append(line)
+        lines.append(f"{key}={value}: the step is {abs(100 * saved):.1f} % {'faster' if saved > 0 else 'slower'}")
+        lines[-1] += f"; {other.fits}" if other.memory else ""
     return lines
 
 

@@ -15,6 +15,7 @@ import torch
 
 from simcoll.dry_run import torch_private
 from simcoll.dry_run.kernels import Kernel, kernels_of
+from simcoll.dry_run.memory import Allocations
 from simcoll.dry_run.torch_private import Done, FakeTensor, TorchDispatchMode
 
 Tensor: TypeAlias = torch.Tensor
@@ -234,6 +235,7 @@ class Recorder:
     last: dict[str, int] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    allocations: Allocations = field(default_factory=Allocations)
     memory: dict[str, int] = field(default_factory=dict)
     mail: Mailbox | None = None
     initialized: bool = False
@@ -329,6 +331,8 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
             RECORDER.stream.kernels[kernel] += 1
             RECORDER.flop += kernel.flop
             RECORDER.nbytes += kernel.nbytes
+        if not func.is_view:
+            RECORDER.allocations.add(flat(out))
         if self.fake is None:
             made = bytes_of(out) if makes and isinstance(out, torch.Tensor) and out.device.type != "meta" else 0
             RECORDER.nbytes += made
@@ -377,6 +381,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         functional = func.namespace != "c10d"
         if functional and not outputs:
             outputs = self.results(name, inputs, given)
+        RECORDER.allocations.add(outputs, received=True)
         wait = not functional and (kind in ("send", "recv") or not given.get("async_op", True))
         wait = wait and kind not in ("send", "recv")
         number = self.record(kind, given, inputs, outputs, wait)
@@ -472,6 +477,11 @@ def tensors_of(kind: str, given: dict[str, Any]) -> tuple[list[Tensor], list[Ten
 def answer(kind: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], call: Call, splits: Any = None) -> None:
     """Fill the results as if all ranks had handed in the data of this rank. Integers are those of the ranks that are
     recorded, too. `splits`: rows that this rank sends to each other, of an all_to_all with unequal ones."""
+    if kind == "barrier" and RECORDER.mail:  # files that one rank writes are there for the others
+        RECORDER.mail.post(f"barrier {call.group}", ())
+        for rank in call.ranks:
+            if rank != RECORDER.rank:
+                RECORDER.mail.take(rank, f"barrier {call.group}")
     if kind == "barrier" or (not outputs and kind != "send") or any(isinstance(each, FakeTensor) for each in outputs):
         return
     mail, me, own = RECORDER.mail, RECORDER.rank, [*inputs]

@@ -9,6 +9,7 @@ import runpy
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from simcoll.dry_run import devices, torch_private
-from simcoll.dry_run.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError, bytes_of, flat
+from simcoll.dry_run.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError, flat
 from simcoll.errors import InputError
 
 LONG: Final = 20  # steps, after which a script may be without end
@@ -43,7 +44,8 @@ CURES: Final = (  # words of an error of torch -> what to change
 @dataclass
 class RankRecord:
     """What one rank did. `marks`: how many parts there were after each step, `begin`: before the first forward pass.
-    `memory`: bytes by kind at their peak. `failed`: place, problem and cure of a script that ended in an error."""
+    `memory`: bytes by kind at their peak. `failed`: place, problem and cure of a script that ended in an error, and
+    `ended`: when."""
 
     rank: int
     parts: list[Part] = field(default_factory=list)
@@ -54,6 +56,7 @@ class RankRecord:
     fake: bool = False
     too_large: bool = False
     failed: tuple[str, str, str] | None = None
+    ended: float = field(default_factory=time.monotonic)
 
 
 class StepsDoneError(BaseException):
@@ -81,11 +84,12 @@ def record(job: Job, ranks: Sequence[int], fake: bool) -> tuple[dict[int, RankRe
         raise InputError(f"{job.script}: there is no such file", "give the path of a training script")
     with tempfile.TemporaryDirectory() as folder:
         found = _all(job, ranks, fake, Path(folder))
-    failed = next((each for each in found.values() if each.failed), None)
-    if not failed or not failed.failed:
+    failed = [each for each in found.values() if each.failed]
+    if not failed:
         return found, None
-    place, problem, cure = failed.failed
-    return found, InputError(f"{place}: rank {failed.rank}: {problem}", cure)
+    first = min(failed, key=lambda each: each.ended)  # others may lack what it did not send
+    place, problem, cure = first.failed or ("", "", "")
+    return found, InputError(f"{place}: rank {first.rank}: {problem}", cure)
 
 
 def _all(job: Job, ranks: Sequence[int], fake: bool, folder: Path) -> dict[int, RankRecord]:
@@ -109,7 +113,7 @@ def _all(job: Job, ranks: Sequence[int], fake: bool, folder: Path) -> dict[int, 
             found[rank] = pickle.loads(path.read_bytes())
         else:
             how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
-            problem = (job.script, f"the process ended with {how}", "see what torch said above; run it on fewer layers")
+            problem = (job.script, f"the process ended with {how}", "see torch's words above; --steps N ends it before")
             killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and not fake  # out of memory
             found[rank] = RankRecord(rank, too_large=killed, failed=problem)
     return found
@@ -177,7 +181,8 @@ def recording(
     }  # fmt: skip
     RECORDER.rank, RECORDER.fake = rank, fake
     RECORDER.start()
-    first: list[Any] = []
+    optimizers: list[Any] = []
+    models: list[Any] = []  # that are called as a whole, and are not parts of others
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         for group in optimizer.param_groups:  # on GPUs torch updates all parameters of a kind at once
@@ -189,24 +194,33 @@ def recording(
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         RECORDER.stream.closed()
         RECORDER.in_optimizer = False
-        if not first:
-            first.append(optimizer)
-            RECORDER.memory = _held(optimizer)
-        if first[0] is optimizer:
+        if optimizer not in optimizers:
+            optimizers.append(optimizer)
+        if optimizers[0] is optimizer:
             RECORDER.mark()
+            RECORDER.memory = RECORDER.allocations.peak(_held(models, optimizers))
             if steps and len(RECORDER.marks) >= steps:
                 raise StepsDoneError
             if rank == 0 and len(RECORDER.marks) == LONG:
                 print(f"{LONG} steps of the optimizer so far; --steps N ends the script", file=sys.stderr)
 
+    parts = set[Any]()
+
     def begins(module: Any, args: Any) -> None:
-        RECORDER.stream.closed()
-        RECORDER.begin = len(RECORDER.parts)
-        forward.remove()
+        if not models:
+            RECORDER.stream.closed()
+            RECORDER.begin = len(RECORDER.parts)
+            RECORDER.allocations.changes.clear()
+        if module not in parts:
+            models.append(module)
+            parts.update(module.modules())
+        if RECORDER.marks:
+            forward.remove()
 
     before_all = torch_private.patched()
     torch_private.pretend(rank, world, RECORDER.starts)
     devices.install(rank % local, local, gpu)
+    torch_private.watch_sizes(RECORDER.allocations.resized)
     if fake:
         torch_private.convert_without_memory()
     forward = register_module_forward_pre_hook(begins)
@@ -222,13 +236,17 @@ def recording(
         torch_private.restore(before_all)
 
 
-def _held(optimizer: Any) -> dict[str, int]:
-    """Return the bytes that a rank keeps between steps, by kind. Of a distributed tensor this rank's part counts."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    kinds = {"parameters": parameters, "gradients": [each.grad for each in parameters], "optimizer": states}
+def _held(models: Sequence[Any], optimizers: Sequence[Any]) -> dict[str, list[torch.Tensor]]:
+    """Return the tensors that a rank keeps between steps, by kind. Of a distributed tensor this rank's part counts."""
+    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+    parameters = [*(each for group in groups for each in group), *(each for one in models for each in one.parameters())]
+    kinds = {
+        "parameters": [*parameters, *(each for one in models for each in one.buffers())],
+        "gradients": [each.grad for each in parameters],
+        "optimizer": [value for one in optimizers for state in one.state.values() for value in state.values()],
+    }
     local = {name: [each.to_local() if hasattr(each, "to_local") else each for each in kinds[name]] for name in kinds}
-    return {name: sum(map(bytes_of, flat([*tensors]))) for name, tensors in local.items()}
+    return {name: [each for each in flat(tensors) if each.device.type != "meta"] for name, tensors in local.items()}
 
 
 def _failed(job: Job, error: BaseException, problem: str) -> tuple[str, str, str]:

@@ -21,6 +21,7 @@ from simcoll.dry_run.script import RankRecord
 from simcoll.errors import InputError, Place, SimcollError
 from simcoll.formats.recordings import recorded_plan
 from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What
+from simcoll.prediction import summary_sentence
 from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
 from simcoll.scenario import scenario_files
@@ -114,8 +115,13 @@ class DryRun:
 
     @property
     def memory(self) -> dict[str, int]:
-        """The bytes of the rank that needs most, by kind."""
+        """The bytes of the rank that needs most at the peak of its last step, by kind."""
         return max((each.memory for each in self.records.values()), key=lambda kinds: sum(kinds.values()))
+
+    @property
+    def fits(self) -> str:
+        """Whether the GPU has that much memory, in words."""
+        return summary_sentence.fits(sum(self.memory.values()) / 1e9, self.cluster.compute.memory_bytes / 1e9)
 
     @property
     def notes(self) -> list[str]:
@@ -222,6 +228,7 @@ class DryRun:
             ],
             "mfu": found and self.mfu,
             "memory_GB": {name: nbytes / 1e9 for name, nbytes in self.memory.items()},
+            "memory_limit_GB": self.cluster.compute.memory_bytes / 1e9,
             "ranks": self.world,
             "recorded": sorted(self.records),
             "assumed": self.cluster.assumed,
@@ -237,4 +244,5 @@ def _event(call: Call, rank: int, groups: dict[tuple[str, tuple[int, ...]], Grou
         ends = (rank, call.peer) if call.collective == "send" else (call.peer, rank)
         pair = call.ranks.index(ends[0]), call.ranks.index(ends[1])
     dtypes = (_KINETO.get(call.dtype, ""),)
-    return Event(group, 0, What(call.collective, (), (), dtypes, pair, call.size), call.place, True, 0)
+    root = 0 if call.root is None else call.ranks.index(call.root)
+    return Event(group, 0, What(call.collective, (), (), dtypes, pair, call.size, root), call.place, True, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ def patched() -> list[tuple[Any, dict[str, Any]]]:
     """Return the parts of torch that a dry run changes, with what they have before."""
     owners: list[Any] = [dist, dist.distributed_c10d, dist.device_mesh, dist.fsdp, torch.cpu, torch.cuda, torch.version]
     owners += [torch.cuda.nvtx, torch.cuda.nccl, torch.multiprocessing, torch.autocast, torch.Tensor, torch.nn.Module]
-    owners += [torch.nn.parallel.DistributedDataParallel, dist.DeviceMesh]
+    owners += [torch.nn.parallel.DistributedDataParallel, dist.DeviceMesh, torch.UntypedStorage]
     return [(owner, dict(vars(owner))) for owner in owners]
 
 
@@ -75,6 +76,18 @@ def convert_without_memory() -> None:
         return self
 
     torch.nn.Module._apply = apply
+
+
+def watch_sizes(resized: Callable[[torch.UntypedStorage], None]) -> None:
+    """Call `resized` after a storage got another size, which is no operation of torch."""
+    resize = torch.UntypedStorage.resize_
+
+    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        found = resize(self, size)
+        resized(self)
+        return found
+
+    torch.UntypedStorage.resize_ = resize_
 
 
 def only_asks() -> bool:
@@ -124,7 +137,7 @@ class Done(dist.Work):  # type: ignore[misc]
 
     def __init__(self, result: list[torch.Tensor], waited: Callable[[], None]):
         super().__init__()
-        self.result_, self.waited = result, waited
+        self.results, self.waited = [*map(weakref.ref, result)], waited  # memory is freed as on a cluster
         self.alive.append(self)
 
     def wait(self, timeout: object = None) -> bool:
@@ -137,8 +150,8 @@ class Done(dist.Work):  # type: ignore[misc]
         return True
 
     def result(self) -> list[torch.Tensor]:
-        """Return the tensors."""
-        return self.result_
+        """Return the tensors, as far as the script holds them."""
+        return [tensor for each in self.results if (tensor := each()) is not None]
 
     def get_future(self) -> Any:
         """Return a future that has the tensors. DDP asks for it, and waits at the end of the backward pass. Nobody can
@@ -148,7 +161,7 @@ class Done(dist.Work):  # type: ignore[misc]
             torch.autograd.Variable._execution_engine.queue_callback(self.waited)
         except RuntimeError:  # no backward pass runs
             self.waited()
-        future.set_result(self.result_)
+        future.set_result(self.result())
         return future
 
 

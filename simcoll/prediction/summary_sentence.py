@@ -337,6 +337,15 @@ def _single(rows: Sequence[ResultRow], columns: Sequence[str]) -> str:
     return f" ({', '.join(texts)})" if len(rows) == 1 and texts else ""
 
 
+def fits(memory: float, limit: float) -> str:
+    """Return whether a step fits into a GPU's memory; both in GB.
+
+    >>> fits(61, 80)
+    'fits (61 of 80 GB)'
+    """
+    return f"{'fits' if memory <= limit else 'does not fit'} ({memory:.0f} of {limit:.0f} GB)"
+
+
 def of_training(row: Mapping[str, Any]) -> str:
     """Return the answer for a training step: its time, MFU and memory, what idles, and what binds.
 
@@ -352,8 +361,7 @@ def of_training(row: Mapping[str, Any]) -> str:
     lost_in = {"bubble": "bubble_us", "waiting": "wait_us", "interference": "interference_us"}
     shares = {name: (row.get(column) or 0) / step for name, column in lost_in.items()} | {"exposed": exposed}
     parts = [f"{name} {100 * share:.0f} %" for name, share in shares.items() if share >= IDLE]
-    fits = "fits" if row["memory_GB"] <= row["memory_limit_GB"] else "does not fit"
-    memory = f"{fits} ({row['memory_GB']:.0f} of {row['memory_limit_GB']:.0f} GB)"
+    memory = fits(row["memory_GB"], row["memory_limit_GB"])
     said_of = f"{', '.join(parts)}: {binds} binds" if parts else f"{binds} binds"
     return f"{took(row['step_us'])} a step{_interval(row)}, {100 * row['mfu']:.0f} % MFU, {memory}; {said_of}"
 

@@ -13,16 +13,16 @@ def text(found: Any) -> str:
     """Return what was assumed, what a step takes, and what moves in it: `found` is a `DryRun`."""
     document = {**found.document(), "step_us": found.prediction.time_ps / 1e6}  # which raises its error
     took = {name: document[f"{name}_us"] / 1e3 for name in ("step", "compute", "exposed")}
-    held = ", ".join(f"{name} {nbytes:.2f} GB" for name, nbytes in document["memory_GB"].items())
-    total, limit = sum(document["memory_GB"].values()), found.cluster.compute.memory_bytes / 1e9
-    fits = f"{total:.2f} of {limit:.0f} GB{': does not fit' if total > limit else ''}"
+    memory = document["memory_GB"]
+    kinds = ", ".join(f"{name} {gigabytes:.2f}" for name, gigabytes in memory.items())
+    verdict = f"; {found.fits}" if memory else ""
     return "\n".join(
         [
             *(f"assumed: {line}" for line in document["assumed"]),
             f"{found.world} ranks; recorded: {', '.join(map(str, document['recorded']))}",
             f"step {took['step']:.3f} ms: compute {took['compute']:.3f} ms, "
-            f"communication adds {took['exposed']:.3f} ms; MFU {100 * document['mfu']:.1f} %",
-            *([f"memory of a rank between steps, without activations: {fits} ({held})"] if held else []),
+            f"communication adds {took['exposed']:.3f} ms; MFU {100 * document['mfu']:.1f} %{verdict}",
+            *([f"memory of the rank that needs most, at its peak, in GB: {kinds}"] if memory else []),
             *document["advice"],
             text_table.render(["group", "ranks", "collective", "calls", "MB", "exposed ms"], _moved(found)),
         ]

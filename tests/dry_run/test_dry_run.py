@@ -16,6 +16,7 @@ from extras import needs
 from simcoll.api.dry_runs import dry_run
 from simcoll.api.questions import predict
 from simcoll.errors import InputError
+from simcoll.workload.training_memory import CONTEXT
 
 SCRIPT = ROOT / "tests" / "dry_run" / "scripts" / "training.py"
 KINDS = ("ddp", "fsdp2", "hsdp", "tp", "tp_fsdp", "pp", "moe", "mixed", "zero", "fsdp1")
@@ -114,3 +115,26 @@ def test_a_step_without_memory_takes_as_long(tmp_path: Path) -> None:
         )
         found.append(dry_run(str(path), world=8, on="hgx-h100").document()["compute_us"])
     assert found[0] == found[1] > 0
+
+
+@torch_needed
+@pytest.mark.ranks
+def test_memory_is_that_of_the_peak(tmp_path: Path) -> None:
+    """Where the backward pass begins, a rank holds parameters, Adam's two moments, a gradient, DDP's bucket, the input
+    and what each layer returns, and the last layer's gradient; also without memory."""
+    width, batch, path = 64, 4096, tmp_path / "train.py"
+    weights, rows = 4 * width * width, 4 * width * batch
+    for layers, first in ((4, ""), (6, "large = torch.empty(2**26)\n")):
+        path.write_text(
+            BEGIN + first + f"pair = lambda: [torch.nn.Linear({width}, {width}, bias=False), torch.nn.ReLU()]\n"
+            f"blocks = torch.nn.Sequential(*(each for _ in range({layers}) for each in pair()))\n"
+            "model = torch.nn.parallel.DistributedDataParallel(blocks)\n"
+            "optimizer = torch.optim.Adam(model.parameters())\n"
+            f"for _ in range(3):\n    model(torch.randn({batch}, {width})).sum().backward()\n"
+            "    optimizer.step()\n    optimizer.zero_grad()\n"
+        )
+        found = dry_run(str(path), world=8, on="hgx-h100").memory
+        assert found["parameters"] == layers * weights == found["buffers"] - CONTEXT
+        assert found["gradients"] == weights
+        assert found["optimizer"] - 4 * layers == 2 * layers * weights  # and a number of steps for each
+        assert found["activations"] // rows == layers + 2

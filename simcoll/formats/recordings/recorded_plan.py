@@ -256,7 +256,7 @@ class _Merge:
         found = dict[Hashable, list[list[int]]]()
         for ranks in ready:
             head, group = heads[ranks[0]], self._group(heads[ranks[0]])
-            kind = self._size(head), _what(head).collective, head.stream, len(group)
+            kind = self._size(head), _what(head).collective, _what(head).root, head.stream, len(group)
             others = {rank for each in found.get(kind, ()) for rank in self._group(heads[each[0]])}
             if not others & {*group}:
                 found.setdefault(kind, []).append(ranks)
@@ -289,6 +289,7 @@ class _Merge:
             self.notes.warn("ranks disagree on some calls, as if files lacked events; the plan takes the lowest rank's")
         took = {rank: heads[rank].took for rank in everyone}
         call: dict[str, Any] = {"collective": "send_recv" if what.peers else what.collective}
+        call |= {"root": what.root} if what.root else {}
         if call["collective"] != "barrier" and (size or not all(took.values())):
             call["size"] = size or 1
         if all(took.values()):
