@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.numpy_helpers import Array, Numbers, distinct
+from simcoll.config.numpy_helpers import Array, Numbers, Sets, distinct
+from simcoll.schedule.intervals import Intervals
 from simcoll.schedule.schedule import Schedule
-from simcoll.schedule.steps import Bools, Ints
+from simcoll.schedule.steps import Bools, Ints, Step
 
 NONE: Final = -1
 DENSE: Final = 1 << 22  # entries of a table that is always allowed
@@ -42,54 +43,68 @@ class Edges(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """What transfers wait for, as in `timing_model.Dependencies`. `slots`: for each row of `Schedule.by_slot` the row
-    that wrote the value it reads, or NONE. `owner`: the transfer that each of these rows belongs to."""
+    """What transfers wait for, as in `timing_model.Dependencies`. If each row moves one slot, `rows` has the row that
+    wrote the value that each reads, or NONE; it is empty otherwise. Then `inputs` has the runs that are read before
+    they are written: the places (see `Intervals`) of their first slots, and those behind their last, (2, runs)."""
 
     reads: Edges
     chain: Edges
     adds: Bools
-    slots: Ints
-    owner: Ints
+    rows: Ints
+    inputs: Numbers
 
 
 def versions(schedule: Schedule) -> Versions:
-    """Return the transfers that each transfer waits for, and the rows that wrote the values of single slots."""
-    rows, transfers = schedule.by_slot(), schedule.transfers
-    reads, chain = _versions_of_slots(rows)
-    adds = rows.reduce & (chain == NONE)
-    if len(rows) == transfers:
-        owner = np.arange(transfers, dtype=np.int32)
-    else:
-        owner = np.cumsum(~rows.joins, dtype=np.int32) - np.int32(1)
-        adds = np.logical_or.reduceat(adds, rows.heads)
-    waits = [_between_transfers(column, owner, transfers) for column in (reads, chain)]
-    return Versions(waits[0], waits[1], adds, reads, owner)
+    """Return the transfers that each transfer waits for, and what is read first. Slots that all transfers move together
+    are looked at once."""
+    transfers, count, step = schedule.transfers, len(schedule), schedule.step
+    begun = np.searchsorted(step, step)  # the first row of each one's step: all its reads come before its writes
+    begin, reading, writing = _intervals(schedule)
+    row = np.arange(count)
+    reader, writer = np.repeat(row, reading.counts), np.repeat(row, writing.counts)
+    written = np.sort(writing.members * count + writer)
+    last = written[np.searchsorted(written, reading.members * count + begun[reader]) - 1] if count else written
+    place, by = np.divmod(last, max(1, count))
+    reads = np.where((place == reading.members) & (by < begun[reader]), by, NONE).astype(np.int32)
+    before = ahead(writing.members, 1)
+    before[before != NONE] = writer[before[before != NONE]]
+    chain = np.where(schedule.reduce[writer] | (before >= begun[writer]), before, NONE)
+    owner = np.cumsum(~schedule.joins, dtype=np.int32) - np.int32(1)
+    adds = np.zeros(transfers, np.bool_)
+    adds[owner[writer[schedule.reduce[writer] & (chain == NONE)]]] = True
+    waits = _between_transfers(reads, owner[reader], owner, transfers)
+    chained = _between_transfers(chain, owner[writer], owner, transfers)
+    if not len(begin):
+        return Versions(waits, chained, adds, reads, np.zeros((2, 0), np.int64))
+    first = reading.members[reads == NONE]
+    return Versions(waits, chained, adds, reads[:0], np.stack([begin[first], begin[first + 1]]))
 
 
-def _between_transfers(before: Ints, owner: Ints, count: int) -> Edges:
-    """Return as edges of transfers that row i waits for row `before[i]`, or for no row (NONE)."""
+def _intervals(schedule: Schedule) -> tuple[Numbers, Sets, Sets]:
+    """Return where intervals of slots begin, and those that each row reads and writes. If each row moves one slot, the
+    slots are the intervals, and none begins."""
+    if not (schedule.count > 1).any():
+        who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
+        slots, ones = _keys(who, what, schedule.n_slots)[0].astype(np.int64), np.ones(len(schedule), np.int64)
+        return np.zeros(0, np.int64), Sets(slots[: len(ones)], ones), Sets(slots[len(ones) :], ones)
+    found = Intervals(Step._make(schedule.columns[1:]), schedule.n_slots)
+    return found.begin, found.of(found.read), found.of(found.written)
+
+
+def origins(schedule: Schedule) -> Ints:
+    """Return for each row of `schedule.by_slot()` the row that wrote the value it reads, or NONE."""
+    return versions(schedule.by_slot()).rows
+
+
+def _between_transfers(before: Ints, waiting: Ints, owner: Ints, count: int) -> Edges:
+    """Return as edges of `count` transfers that the transfers `waiting` wait for the rows `before`, or for no row
+    (NONE). Row i belongs to transfer `owner[i]`."""
     there = before != NONE
-    waiting, awaited = owner[there], owner[before[there]]
-    if count < len(owner):
+    waiting, awaited = waiting[there], owner[before[there]]
+    if count < len(before):
         waiting, awaited = waiting[waiting != awaited], awaited[waiting != awaited]
         waiting, awaited = np.divmod(distinct(waiting * np.int64(count) + awaited), max(1, count))
     return Edges.between(waiting, awaited, count)
-
-
-def _versions_of_slots(schedule: Schedule) -> tuple[Ints, Ints]:
-    """Return for each row of one slot two earlier rows, or NONE: the one that wrote the value it reads, and the one
-    that must be complete before it can be complete."""
-    count, step = len(schedule), schedule.step
-    who, what = np.concatenate([schedule.src, schedule.dst]), np.concatenate([schedule.src_slot, schedule.dst_slot])
-    slots, _ = _keys(who, what, schedule.n_slots)
-    read, write = slots[:count], slots[count:].astype(np.int64)
-    begun = np.searchsorted(step, step)  # the first transfer of each one's step: all its reads come before its writes
-    written = np.sort(write * count + np.arange(count))
-    last = written[np.searchsorted(written, read * np.int64(count) + begun) - 1] if count else written
-    reads = np.where((last // max(1, count) == read) & (last % max(1, count) < begun), last % max(1, count), NONE)
-    before = ahead(write, 1)
-    chain = np.where(schedule.reduce | (before >= begun), before, NONE)
-    return reads.astype(np.int32), chain.astype(np.int32)
 
 
 def inherited(reads: Ints, kind: Ints) -> Ints:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from simcoll.config.lru import LruCache
 from simcoll.config.machine_limits import check_memory, memory
 from simcoll.config.numpy_helpers import Sets, distinct
-from simcoll.engine._dependencies import Edges, ahead, inherited, numbered, versions
+from simcoll.engine._dependencies import Edges, Versions, ahead, inherited, numbered, origins, versions
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
 from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError, TopologyError
@@ -73,8 +73,6 @@ def bind(
     loops = max(1, -(-most // max(1, piece)))
     cure = ("write a larger chunk", "model") if loops > 1 else ("ask for fewer ranks", "ranks")
     check_room(loops * transfers, f"{loops} loops of {transfers} transfers", *cure)
-    if (moved := int(schedule.count.sum())) > transfers:
-        check_memory(loops * moved * MOVED, f"{loops} loops of transfers of {moved} chunks", *cure)
     slots = params.slots
     if slots and slots >= loops * schedule.most_of_a_pair:  # then no transfer ever waits for a credit
         slots = 0
@@ -112,14 +110,11 @@ def bind(
 @dataclass(frozen=True, eq=False)
 class _Frame:
     """Columns shared by all programs with one schedule, one set of routes and one number of channels. `program` is one
-    of these programs, `slots` the schedule by slot. `reads` holds for each row of `slots` the row that wrote the value
-    it sends, `owner` the schedule's transfer that it belongs to. `kinds` caches sizes of transfers by the slot sizes
-    they follow from, `credits` caches the results of `credit` by `slots`."""
+    of these programs, `found` what its schedule's transfers wait for. `kinds` caches sizes of transfers by the slot
+    sizes they follow from, `credits` caches the results of `credit` by `slots`."""
 
     program: Program
-    slots: Schedule
-    reads: Index
-    owner: Index
+    found: Versions
     kinds: dict[tuple[bytes, bytes], tuple[Index, Memo]] = field(default_factory=dict)
     credits: dict[int, Index] = field(default_factory=dict)
 
@@ -142,6 +137,9 @@ class _Frame:
         that depend on these indices only. `held`: bytes of each slot of each rank. `piece`: the most bytes of a slot
         that one loop moves."""
         loops = self.program.loops
+        if (of_slots := self._of_slots(held)) is not None:
+            sums, number = np.unique(self._bytes_of_runs(of_slots, piece), return_inverse=True)
+            return sums, number.astype(np.int32), {}
         if held.size and held.min() == held.max():
             every, which = held.reshape(-1)[:1], np.zeros(held.size, np.uint8)
         else:
@@ -152,10 +150,11 @@ class _Frame:
         if key not in self.kinds:
             if len(self.kinds) >= MOST_KINDS or len(self.program) >= LONG:
                 self.kinds.clear()
-            kind = np.full(len(self.reads), len(every), np.int32)
-            first, slots = _inputs(self.slots, self.reads)
-            kind[first] = which[slots]
-            carried = inherited(self.reads, kind)
+            slots, reads, _ = self._slots
+            kind = np.full(len(reads), len(every), np.int32)
+            first, places = _inputs(slots, reads)
+            kind[first] = which[places]
+            carried = inherited(reads, kind)
             if loops > 1:
                 rows = self._rows
                 carried = _pieces(sizes, carried[rows.members], np.repeat(self.program.loop, rows.counts), piece)
@@ -168,11 +167,52 @@ class _Frame:
             return sums, number.astype(np.int32), {}
         return sizes, carried, memo
 
+    def _of_slots(self, held: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Return the bytes of each slot, (slots,), if rows move runs, and a slot's bytes do not depend on the rank and
+        on what moved there: all slots are alike, or all values stay in their slots. Else return None."""
+        if self.found.rows.size or not self.found.inputs.size:
+            return None
+        schedule = self.program.schedule
+        of_slots, more = held.max(axis=0), schedule.n_slots - schedule.n_chunks
+        if of_slots.min() < of_slots.max() and (more or not np.array_equal(schedule.src_slot, schedule.dst_slot)):
+            return None
+        of_slots = np.append(of_slots, np.full(more, of_slots.max()))
+        has = np.zeros((schedule.participants, schedule.n_slots + 1), np.int64)
+        has[: schedule.n, 1 : schedule.n_chunks + 1] = held
+        sums, first, end = has.cumsum(axis=1).ravel(), *self.found.inputs
+        wanted = np.append(0, np.cumsum(of_slots))
+        inputs_fit = np.array_equal(
+            sums[end] - sums[first], np.diff(wanted[self.found.inputs % len(wanted)], axis=0)[0]
+        )
+        return of_slots if inputs_fit else None
+
+    def _bytes_of_runs(self, of_slots: NDArray[np.int64], piece: int) -> NDArray[np.int64]:
+        """Return the bytes of each transfer, if each slot has the bytes `of_slots` in all loops together."""
+        program, schedule = self.program, self.program.schedule
+        if program.loops > 1:
+            of_slots = np.clip(of_slots - np.arange(program.loops)[:, None] * piece, 0, piece)
+        before = np.cumsum(np.pad(np.atleast_2d(of_slots), ((0, 0), (1, 0))), axis=1)
+        rows, slot = program.rows, schedule.src_slot[program.rows.members]
+        loop, end = np.repeat(program.loop, rows.counts), slot + schedule.count[rows.members]
+        return rows.sums_in_order(before[loop, end] - before[loop, slot])
+
+    @cached_property
+    def _slots(self) -> tuple[Schedule, Index, Index]:
+        """The schedule by slot; for each of its rows the row that wrote the value it sends, and the schedule's transfer
+        that it belongs to. Raises InputError if memory is too small."""
+        schedule, loops = self.program.schedule, self.program.loops
+        if (moved := int(schedule.count.sum())) > schedule.transfers:
+            cure = "choose a size that all ranks' chunks divide", "size"
+            check_memory(loops * moved * MOVED, f"{loops} loops of transfers of {moved} chunks", *cure)
+        rows = schedule.by_slot()
+        reads = self.found.rows if len(self.found.rows) == len(rows) else origins(schedule)
+        return rows, reads, np.cumsum(~rows.joins, dtype=np.int32) - np.int32(1)
+
     @cached_property
     def _rows(self) -> Sets:
         """The rows of `slots` that belong to each transfer of the program."""
         _, transfer = program_order(self.program.schedule, self.program.loops)
-        return Sets.by(self.owner, self.program.schedule.transfers).taken(transfer)
+        return Sets.by(self._slots[2], self.program.schedule.transfers).taken(transfer)
 
     @cached_property
     def columns(self) -> dict[str, Any]:
@@ -201,7 +241,7 @@ def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], 
     nothing, number = np.zeros(0, np.int64), _channel_numbers(schedule, loops, params, routes, way)
     columns = Columns(way, nothing, nothing, number, *whole)
     program = assemble(schedule, params, network, routes, columns, None, loops)
-    return _Frame(program, schedule.by_slot(), found.slots, found.owner)
+    return _Frame(program, found)
 
 
 class Columns(NamedTuple):
@@ -311,7 +351,7 @@ def _repeated(waits: Dependencies, loop: Index, transfer: Index) -> Dependencies
 def slot_bytes(schedule: Schedule, nbytes: int, itemsize: int = 1, weights: object = None) -> NDArray[np.int64]:
     """Return the bytes that each row of `schedule.by_slot()` moves, in all loops together, int64 (rows,). Arguments and
     errors are those of `bind`."""
-    reads = versions(schedule).slots
+    reads = origins(schedule)
     first, slots = _inputs(schedule.by_slot(), reads)
     size = np.zeros(len(reads), np.int64)
     size[first] = _held(schedule, nbytes, itemsize, weights).reshape(-1)[slots]
@@ -348,9 +388,12 @@ def _most_sent(schedule: Schedule, held: NDArray[np.int64]) -> int:
     most = int(held.max(initial=0))
     if most == int(held.min(initial=most)):
         return most
-    rows = schedule.by_slot()
-    first = (rows.src < rows.n) & (rows.src_slot < rows.n_chunks)
-    return int(held[rows.src[first], rows.src_slot[first]].max(initial=0))
+    rows = np.flatnonzero((schedule.src < schedule.n) & (schedule.src_slot < schedule.n_chunks))
+    first, width = schedule.src_slot[rows], schedule.n_chunks + 1
+    ends = first, np.minimum(first + schedule.count[rows], schedule.n_chunks)
+    begin, end = (np.bincount(schedule.src[rows] * width + slot, minlength=schedule.n * width) for slot in ends)
+    sent = np.cumsum(begin - end).reshape(schedule.n, width)[:, :-1] > 0
+    return int(held[sent].max(initial=0))
 
 
 def _pieces(sizes: Index, kind: Index, loop: Index, piece: int) -> Index:

@@ -5,9 +5,10 @@
   fraction of the memory. Where nothing is reduced it is exact, too, and `full` uses it: a bijection draws the values,
   so that no two blocks of ranks have the same value, and none has 0.
 
-If chunks never mix, some are proved at a time, which bounds memory. If a verified rotation of ranks (a symmetry of the
-schedule) maps chunks onto each other, one of them is proved for all. In-network agents start empty. Reducing into an
-empty slot stores the value.
+A schedule whose messages move long runs of slots is proved run by run, and then always in full. If chunks never mix,
+some are proved at a time, which bounds memory. If a verified rotation of ranks (a symmetry of the schedule) maps chunks
+onto each other, one of them is proved for all. In-network agents start empty. Reducing into an empty slot stores the
+value.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from numpy.typing import NDArray
 from simcoll.config.numpy_helpers import Numbers, all_differ, turns_of
 from simcoll.errors import ScheduleError
 from simcoll.schedule.collectives import ALL, NOTHING, collective, contracts
+from simcoll.schedule.intervals import Intervals, spans
 from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
-from simcoll.schedule.steps import Repeat, Step
+from simcoll.schedule.steps import Repeat, Step, join
 
 Proof = Literal["full", "fingerprint"]
 FULL_PROOF: Final = 1024  # most ranks of a schedule that is proved in full, unless a user says otherwise
 MOST_BYTES: Final = 1 << 26  # of the state of the chunks that are proved at a time
+LONG: Final = 4  # slots of a row, on average, from which on a schedule is proved run by run
 
 
 def level_for(ranks: int) -> Proof:
@@ -46,6 +49,8 @@ def prove(source: AnySchedule, reading: Proof = "full") -> None:
     >>> prove(build("all_reduce", "ring", 4))
     """
     check_shape(source)
+    if _holds_by_runs(source):
+        return
     twice = collective(source.collective).at_least_once  # if contributions may count twice, sums prove nothing
     full = twice or (reading == "full" and any(part.first.reduce.any() for part in source.parts()))
     check = _check_symbols if full else _check_fingerprints
@@ -196,7 +201,7 @@ def _check_symbols(source: AnySchedule, chosen: Numbers | None) -> None:
     rank, slot = np.nonzero(before[..., 0] != NOTHING)
     at, owner = places.of(rank, _slots(chosen, slot)), before[rank, slot, 0]
     state.block[at] = before[rank, slot, 1]
-    state.once[at, owner // 64] = np.uint64(1) << (owner % 64).astype(np.uint64)
+    state.once[at, owner // 64] = _bit(owner)
     for number, step, read, write in moves(source, chosen, places):
         undefined = np.flatnonzero(state.block[read] == NOTHING)
         if len(undefined):
@@ -220,17 +225,9 @@ def _slots(chosen: Numbers | None, column: NDArray[Any]) -> NDArray[Any]:
 
 def _compare_symbols(source: AnySchedule, chosen: Numbers | None, places: Places, state: _Symbols) -> None:
     contract, after = collective(source.collective), contracts(source, "after", chosen)
-    group_of = _group_of(source)
-    member = np.zeros((len(source.groups) + 1, 64 * state.once.shape[1]), np.bool_)
-    for number, group in enumerate(source.groups):
-        member[number, list(group)] = True
-    members = np.packbits(member, axis=1, bitorder="little").view(np.uint64)
     rank, slot = np.nonzero(after[..., 0] != NOTHING)
     at, owner = places.of(rank, _slots(chosen, slot)), after[rank, slot, 0]
-    wanted = members[group_of[rank]]
-    single = np.flatnonzero(owner >= 0)
-    wanted[single] = 0
-    wanted[single, owner[single] // 64] = np.uint64(1) << (owner[single] % 64).astype(np.uint64)
+    wanted = _wanted(source, rank, owner)
     wrong = (state.once[at] != wanted).any(axis=1)
     if contract.name != "barrier":
         wrong |= state.block[at] != after[rank, slot, 1]
@@ -244,6 +241,24 @@ def _compare_symbols(source: AnySchedule, chosen: Numbers | None, places: Places
             + f"expected {_described(after[rank[first], slot[first], 1], wanted[first], None)}, "
             f"found {_described(state.block[place], state.once[place], state.more[place])}"
         )
+
+
+def _wanted(source: AnySchedule, rank: Numbers, owner: Numbers) -> NDArray[np.uint64]:
+    """Return bit sets of the ranks whose contributions slots of each `rank` must hold: of the `owner`, or, if it is
+    ALL, of the rank's whole group."""
+    member = np.zeros((len(source.groups) + 1, 64 * -(-source.n // 64)), np.bool_)
+    for number, group in enumerate(source.groups):
+        member[number, list(group)] = True
+    wanted: NDArray[np.uint64] = np.packbits(member, axis=1, bitorder="little").view(np.uint64)[_group_of(source)[rank]]
+    single = np.flatnonzero(owner >= 0)
+    wanted[single] = 0
+    wanted[single, owner[single] // 64] = _bit(owner[single])
+    return wanted
+
+
+def _bit(rank: Numbers) -> NDArray[np.uint64]:
+    """Return for each rank the word of a bit set that holds its bit."""
+    return np.uint64(1) << (rank % 64).astype(np.uint64)
 
 
 def _complaint(source: AnySchedule, rank: int, slot: int) -> str:
@@ -275,6 +290,86 @@ def _listed(ranks: Sequence[int]) -> str:
     if len(ranks) > 12:
         return f"{', '.join(map(str, ranks[:11]))}, … ({len(ranks)} in all)"
     return ", ".join(map(str, ranks)) or "none"
+
+
+# --- runs ---
+
+
+def _holds_by_runs(source: AnySchedule) -> bool:
+    """Return whether a schedule of long runs, which reduces, keeps its contract. False also if slots must be looked at
+    one by one: all slots of an interval should hold the contributions of equal ranks, to blocks that are neighbours,
+    too. Then the first slot's contents stand for all."""
+    steps = [part for part in source.parts() if isinstance(part, Step)]
+    if len(steps) < sum(1 for _ in source.parts()) or not any(step.reduce.any() for step in steps):
+        return False
+    rows, moved = sum(step.rows for step in steps), sum(int(step.count.sum()) for step in steps)
+    if moved < LONG * rows or collective(source.collective).at_least_once:
+        return False
+    before, after = _runs_of_contract(source, "before"), _runs_of_contract(source, "after")
+    intervals = Intervals(join(*steps), source.n_slots, [before[0], after[0]])
+    begin, words = intervals.begin, -(-source.n // 64)
+    if 4 * words * len(begin) > MOST_BYTES:
+        return False
+    owner, block = _at_places(before, begin)
+    state = _Symbols(block, np.zeros((len(begin), words), np.uint64), np.zeros((len(begin), words), np.uint64))
+    held = np.flatnonzero(owner != NOTHING)
+    state.once[held, owner[held] // 64] = _bit(owner[held])
+    written, end = intervals.of(intervals.written), 0
+    for step in steps:
+        begun, end = end, end + step.rows
+        row = np.repeat(np.arange(begun, end), written.counts[begun:end])
+        write = written.taken(np.arange(begun, end)).members
+        read = intervals.read[row] + begin[write] - intervals.written[row]  # the place that each interval gets first
+        near = np.searchsorted(begin, read, side="right") - 1
+        values = state.take(near)
+        if (values.block < 0).any():
+            return False
+        values.block += read - begin[near]
+        further = spans(near + 1, np.searchsorted(begin, read + begin[write + 1] - begin[write]))
+        same, of = state.take(further.members), np.repeat(np.arange(len(row)), further.counts)
+        first = values.take(of)
+        first.block += begin[further.members] - read[of]
+        if not all(map(np.array_equal, vars(same).values(), vars(first).values())):
+            return False
+        for part in _rounds(write):
+            state.put(write[part], values.take(part), step.reduce[row[part] - begun])
+    owner, block = _at_places(after, begin)
+    there = np.flatnonzero(owner != NOTHING)
+    wanted = _wanted(source, begin[there] // intervals.width, owner[there])
+    found = state.take(there)
+    return np.array_equal(found.block, block[there]) and np.array_equal(found.once, wanted) and not found.more.any()
+
+
+Runs = tuple[Numbers, Numbers, Numbers]
+
+
+def _runs_of_contract(source: AnySchedule, which: Literal["before", "after"]) -> Runs:
+    """Return the runs of neighbouring blocks of one owner in the contents that a contract demands: the place (see
+    `Intervals`) of the first slot of each, its owner and its block; in order. NOTHING is an owner, too."""
+    width, ranks = source.n_slots + 1, np.arange(source.n)
+    beyond = np.full(source.n, NOTHING)
+    found = [(ranks * width + source.n_chunks, beyond, beyond)]
+    for chosen in np.array_split(np.arange(source.n_chunks), -(-source.n * source.n_chunks * 64 // MOST_BYTES)):
+        table = contracts(source, which, chosen)
+        table[..., 1] -= chosen
+        begins = np.ones(table.shape[:2], np.bool_)
+        begins[:, 1:] = (table[:, 1:] != table[:, :-1]).any(axis=2)
+        rank, at = np.nonzero(begins)
+        owner, apart = table[rank, at].T
+        found.append((rank * width + chosen[at], owner, np.where(owner == NOTHING, NOTHING, apart + chosen[at])))
+    runs = np.concatenate(found, axis=1)
+    runs = runs[:, np.argsort(runs[0])]
+    apart = np.where(runs[1] == NOTHING, 0, runs[2] - runs[0])  # runs go on in the next portion
+    kept = np.flatnonzero(np.diff(runs[1], prepend=ALL - 1) | np.diff(apart, prepend=0))
+    place, owner, block = runs[:, kept]
+    return place, owner, block
+
+
+def _at_places(runs: Runs, places: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the owners and blocks of the slots at some places, by the runs of a contract."""
+    first, owner, block = runs
+    at = np.searchsorted(first, places, side="right") - 1
+    return owner[at], np.where(owner[at] == NOTHING, NOTHING, block[at] + places - first[at])
 
 
 # --- fingerprints ---

@@ -45,7 +45,7 @@ SERVE = f"if there and {RECEIVE}:\n    state[i], there = SIDE, False\n    heaps.
 AT_ONCE = f"if there and {RECEIVE}:\n    t = free_side[side[row]] = {QUEUE}"
 COMPLETE = "t = max(t, progress.starts.when[before])"
 READERS = "range(successors.first_reader[row], successors.first_reader[row + 1])"
-CHAIN = "schedule.reduce | (before >= begun)"
+CHAIN = "schedule.reduce[writer] | (before >= begun[writer])"
 
 # By rule: what breaks it.
 BROKEN: dict[str, Mutation] = {
@@ -83,10 +83,10 @@ BROKEN: dict[str, Mutation] = {
     "one credit too many": Mutation(
         BINDING, "assemble", "ahead(connection, params.slots)", "ahead(connection, params.slots + 1)"
     ),
-    "a reduction does not wait for what it adds to": Mutation(WAITING, "_versions_of_slots", CHAIN, "before >= begun"),
-    "writes of one step do not wait for each other": Mutation(WAITING, "_versions_of_slots", CHAIN, "schedule.reduce"),
+    "a reduction does not wait for what it adds to": Mutation(WAITING, "versions", CHAIN, "before >= begun[writer]"),
+    "writes of one step do not wait for each other": Mutation(WAITING, "versions", CHAIN, "schedule.reduce[writer]"),
     "reads see what their own step wrote": Mutation(
-        WAITING, "_versions_of_slots", "np.searchsorted(step, step)", "np.arange(count)"
+        WAITING, "versions", "np.searchsorted(step, step)", "np.arange(count)"
     ),
     "links are merged that have two before them": Mutation(
         TABLES, "follows", "(before >= 0) & ~several", "(before >= 0)"

@@ -264,6 +264,25 @@ def test_every_slot_of_every_transfer_is_needed(data: st.DataObject, pair: tuple
         assert re.search(r"rank \d+(, | sends )chunk \d+", str(refusal.value))
 
 
+@given(st.data(), st.sampled_from([("all_reduce", "halving_doubling"), ("all_gather", "bruck")]))
+@settings(max_examples=40, deadline=None)
+def test_runs_are_proved_as_their_slots_are(data: st.DataObject, pair: tuple[str, str]) -> None:
+    """Run by run or slot by slot: a schedule with another sender, slot, length or sum is right or wrong by both."""
+    s = schedule(*pair, data.draw(st.sampled_from([32, 37])))
+    prove(s)
+    alone = np.flatnonzero(~s.joins & ~np.roll(s.joins, -1)).tolist()
+    row, name = data.draw(st.sampled_from(alone)), data.draw(st.sampled_from(["src", "src_slot", "reduce", "count"]))
+    column = getattr(s, name).copy()
+    column[row] = not column[row] if name == "reduce" else max(1, column[row] - 1)
+    refused = []
+    for changed in (s.replace(**{name: column}), s.replace(**{name: column}).by_slot()):
+        try:
+            prove(changed)
+        except ScheduleError as error:
+            refused.append(str(error))
+    assert len(refused) in (0, 2) and len(set(refused)) < 2
+
+
 @pytest.mark.parametrize("n", [2, 3, 8, 13])
 def test_counts(n: int) -> None:
     """Steps and messages are those of the textbook: all that a rank sends to another in a step is one message."""

@@ -12,7 +12,7 @@ import numpy as np
 from simcoll.schedule import building_blocks
 from simcoll.schedule.building_blocks import DOUBLING, Ranks, highest_bit, lowest_bit, power_of_two
 from simcoll.schedule.registry import Request, chunk_per_rank, register
-from simcoll.schedule.steps import StepPattern, send
+from simcoll.schedule.steps import StepPattern, join, send
 
 
 @register("all_reduce", "recursive_doubling", cost="log2(n) * (alpha + beta * m)", cost_for=power_of_two)
@@ -56,12 +56,12 @@ def halving_doubling(request: Request) -> Iterator[StepPattern]:
     extra, core = _folded(request.n)
     chunk = np.arange(len(core))
     if len(extra):
-        yield send(extra[:, None], core[: len(extra), None], chunk, reduce=True)
+        yield send(extra, core[: len(extra)], 0, count=len(core), reduce=True)
     nearest_first = core[_bit_reversed(len(core))]
     yield from building_blocks.halving_reduce_scatter(nearest_first, chunk)
     yield from building_blocks.doubling_all_gather(nearest_first, chunk)
     if len(extra):
-        yield send(core[: len(extra), None], extra[:, None], chunk)
+        yield send(core[: len(extra)], extra, 0, count=len(core))
 
 
 def _folded(n: int) -> tuple[Ranks, Ranks]:
@@ -90,7 +90,7 @@ def recursive_halving_reduce_scatter(request: Request) -> Iterator[StepPattern]:
     """Pairs at distance n/2, n/4, … swap the half that the other rank needs: log2 n steps, or ⌊log2 n⌋ + 2."""
     extra, core = _folded(request.n)
     if len(extra):
-        yield send(extra[:, None], core[: len(extra), None], np.arange(request.n), reduce=True)
+        yield send(extra, core[: len(extra)], 0, count=request.n, reduce=True)
     yield from building_blocks.halving_reduce_scatter(core, _owners(extra, core))
     if len(extra):
         yield send(core[: len(extra)], extra, extra)
@@ -118,8 +118,12 @@ def bruck_all_gather(request: Request) -> Iterator[StepPattern]:
     """
     rank, distance, ports = np.arange(request.n)[:, None], 1, int(request.options.get("ports", "1"))
     while distance < request.n:
-        far = np.arange(distance, min(distance * (ports + 1), request.n))  # from a receiver to the blocks that it gets
-        yield send(rank, (rank - far // distance * distance) % request.n, (rank + far % distance) % request.n)
+        far = np.arange(distance, request.n, distance)[:ports]  # from receivers to senders
+        blocks, target = np.minimum(distance, request.n - far), (rank - far) % request.n
+        own = np.minimum(blocks, request.n - rank)  # before the last slot; then slot 0 follows
+        sender, port = np.nonzero(blocks > own)
+        rest = send(sender, target[sender, port], 0, count=(blocks - own)[sender, port])
+        yield join(send(rank, target, rank, count=own), rest)
         distance *= ports + 1
 
 
