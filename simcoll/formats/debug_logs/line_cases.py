@@ -25,7 +25,7 @@ _WORDS: Final = re.compile(
     r"[mM]emory|OOM|oom|ime[dd]? ?out|imeout|[sS]ignal|egmentation|exitcode|ibv|sharp|nterface|efused|abric|Fatal|ACS|"
     r"link_|GPU|peermem|peer_mem|[wW]atchdog|libtorch|[mM]ismatch|checked in|memlock|MEMLOCK|Killed|files|"
     r"RUNNING|missing rank|wrong|[rR]emote daemon|lost co|amdgpu|AER|DataLoader|slots|"
-    r"ORTE|orted|PRTE|mpi(?:run|exec)|ssh: |Host key"
+    r"ORTE|orted|PRTE|mpi(?:run|exec)|ssh: |Host key|subset of ranks"
 )
 
 
