@@ -98,7 +98,7 @@ def excluded(facts: LogFacts) -> dict[str, str]:
 def _sockets(facts: LogFacts, system: SystemFile | None) -> Iterator[Setting]:
     sources = [said["Socket"] for said in facts.networks.values() if "Socket" in said]
     sources += [facts.first_link[link] for link in facts.links if link.way == "NET/Socket"]
-    if not sources or not facts.several_nodes:
+    if not sources or not (facts.several_nodes or facts.nodes_unknown):
         return
     cause, why, shown = _why_sockets(facts)
     sure: Confidence = "likely" if cause in ("no RDMA device", "unknown") else "clear"
@@ -108,7 +108,11 @@ def _sockets(facts: LogFacts, system: SystemFile | None) -> Iterator[Setting]:
     sets = [f"profile={system.profile}+tcp"] if system and system.profile else []
     host = hosts[0] if hosts and (len(hosts) == 1 or some) else None
     plain = _plain(facts) and sure == "likely"
-    yield _setting("sockets", text, [*shown, *sources], sets, host, sure=sure, blamed=not plain, cure=cause)
+    found = _setting("sockets", text, [*shown, *sources], sets, host, sure=sure, blamed=not plain, cure=cause)
+    if not facts.several_nodes:
+        text = f"{text} That is slow if the job has several nodes, which the log does not show."
+        found = replace(found, finding=replace(found.finding, role="undecided", confidence="open", text=text))
+    yield found
 
 
 def _why_sockets(facts: LogFacts) -> tuple[str, str, list[Source]]:
@@ -191,13 +195,6 @@ def _nics(facts: LogFacts, system: SystemFile | None) -> Iterator[Setting]:
         shown = [*by_host.values(), *(next(iter(nics.values())) for nics in facts.nics.values())]
         cure = "variable" if value else "nic missing"
         yield _setting("fewer nics", text, shown, _hca(most, system), sure="likely", blamed=False, cure=cure)
-    elif most < (facts.local_ranks or 0):
-        named = ", ".join(facts.nics[max(counts, key=lambda each: counts[each])])
-        text = (
-            f"{facts.local_ranks} GPUs of a node share {most} NIC{'s' * (most > 1)} ({named}); expected times count it."
-        )
-        shown = [source for nics in facts.nics.values() for source in nics.values()]
-        yield _setting("shared nic", text, shown, (), sure="likely", blamed=False, cure="nic missing")
 
 
 def _hca(used: int, system: SystemFile | None) -> list[str]:

@@ -17,7 +17,6 @@ from simcoll.accuracy.triage.hangs import ranks_text
 from simcoll.errors import InputError, visible
 
 _IN_PROGRESS: Final = 7  # ncclInProgress, which is no error
-_NOWHERE: Final = Where()
 Answers = list[tuple[GivenFile, dict[str, Any]]]
 
 
@@ -61,8 +60,7 @@ def _findings(answers: Answers) -> Iterator[Finding]:
             yield _dead_peer(file, answer)
         for communicator in answer.get("communicators") or ():
             ranks += len(communicator.get("ranks") or ())
-            yield from _missing(file, communicator)
-            yield from _failed(file, communicator)
+            yield from _bad_ranks(file, communicator)
             for finding in _behind(file, communicator):
                 behind[str(communicator.get("hash")), finding.where.rank or 0].append(finding)
             calls += sum(map(_calls, communicator.get("ranks") or ()))
@@ -74,47 +72,39 @@ def _findings(answers: Answers) -> Iterator[Finding]:
             key = "rank behind" if len(found) > 1 else "rank behind once"
             yield Finding.of(key, said, where=found[-1].where, evidence=shown)
     if ranks:
-        yield _shown("RAS", {"ranks": ranks, "calls": calls}, answers[0][0])
+        yield _found("RAS", answers[0][0], {"calls": calls, "ranks": ranks})
 
 
-def _shown(key: str, said: Mapping[str, object], file: GivenFile, before: str = "", where: Where = _NOWHERE) -> Finding:
-    """Return a finding whose evidence in the file is its text, after `before`."""
-    found = Finding.of(key, {name: visible(str(value)) for name, value in said.items()}, where=where)
+def _found(key: str, file: GivenFile, said: Mapping[str, object], before: str = "") -> Finding:
+    """Return a finding whose place is what is `said` of it, and whose evidence in the file is its text, after
+    `before`."""
+    shown = {name: visible(str(value)) for name, value in said.items()}
+    rank = said.get("rank")
+    where = Where(shown.get("host"), int(str(rank)) if rank is not None else None, shown.get("devices"))
+    found = Finding.of(key, shown, where=replace(where, group=shown.get("group")))
     return replace(found, evidence=(Evidence.of(file.name, None, before + found.text),))
 
 
 def _dead_peer(file: GivenFile, answer: dict[str, Any]) -> Finding:
     peer = answer.get("peer") or {}
-    said = {
-        "pid": peer.get("pid"),
-        "host": peer.get("host"),
-        "devices": ", ".join(map(str, peer.get("cuda_devs") or ())),
-    }
-    where = Where(visible(str(said["host"])), device=visible(str(said["devices"])))
-    return _shown("dead process", said, file, f"{answer.get('timestamp')}: PEER_DEAD ", where)
+    devices = ", ".join(map(str, peer.get("cuda_devs") or ()))
+    said = {"pid": peer.get("pid"), "host": peer.get("host"), "devices": devices}
+    return _found("dead process", file, said, f"{answer.get('timestamp')}: PEER_DEAD ")
 
 
-def _missing(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
-    for rank in communicator.get("missing_ranks") or ():
-        said = {"rank": int(rank["rank"]), "group": communicator.get("hash"), "host": rank.get("host")}
-        dead = (rank.get("status") or {}).get("considered_dead") is True
-        where = Where(visible(str(said["host"])), int(rank["rank"]), group=visible(str(said["group"])))
-        yield _shown("rank dead" if dead else "silent rank", said, file, where=where)
-
-
-def _failed(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
-    """Yield ranks whose communicator has an error or was aborted."""
-    for rank in communicator.get("ranks") or ():
-        status = rank.get("status") or {}
-        if (error := status.get("async_error")) not in (None, 0, _IN_PROGRESS) or status.get("abort_flag") is True:
-            said = {
-                "rank": int(rank["rank"]),
-                "group": communicator.get("hash"),
-                "host": rank.get("host"),
-                "error": error,
-            }
-            where = Where(visible(str(said["host"])), int(rank["rank"]), group=visible(str(said["group"])))
-            yield _shown("rank failed", said, file, where=where)
+def _bad_ranks(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
+    """Yield ranks that do not answer, and those whose communicator has an error or was aborted."""
+    for name in ("missing_ranks", "ranks"):
+        for rank in communicator.get(name) or ():
+            status = rank.get("status") or {}
+            error, dead = status.get("async_error"), status.get("considered_dead") is True
+            failed = error not in (None, 0, _IN_PROGRESS) or status.get("abort_flag") is True
+            key = (
+                ("rank dead" if dead else "silent rank") if name == "missing_ranks" else "rank failed" if failed else ""
+            )
+            said = {"rank": rank["rank"], "group": communicator.get("hash"), "host": rank.get("host"), "error": error}
+            if key:
+                yield _found(key, file, said)
 
 
 def _behind(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:

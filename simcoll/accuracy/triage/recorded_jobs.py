@@ -26,7 +26,7 @@ def looks(file: GivenFile) -> bool:
 def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
     """Yield why the job hangs, or that it does not; then which ranks are late and whether calls are slow. Raises
     InputError if a single dump cannot be read."""
-    job, timing, versions, others = Job(), Timing(), set[str](), list[GivenFile]()
+    job, timing, others = Job(), Timing(), list[GivenFile]()
     for file in files:
         if not flight_recorder.looks(file.data):
             others.append(file)
@@ -51,10 +51,6 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
         if recording.rank is not None:
             job.add(recording)
             timing.add(recording)
-            versions.add(recording.version)
-    if len(versions) > 1:
-        named = ", ".join(sorted(versions))
-        yield _remark("versions", f"the ranks' flight recorders have different versions: {named}", files[0])
     for file in others:
         for waiting in watchdog_lines.read(file.text(), file.name):
             if waiting.rank in job.seen:

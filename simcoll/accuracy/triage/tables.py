@@ -137,10 +137,6 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
     if case.notes.get("logs calls") and finding.cause in ("launch", "host"):
         text = f"{of_diagnosis(document)} The log has a line for each call; writing them takes this time."
         finding = replace(finding, role="sound", cause="healthy", text=text)
-    shared = next((each.finding for each in settings if each.finding.cause == "shared nic"), None)
-    if shared and finding.role in ("symptom", "undecided"):
-        shown = (*finding.evidence, *shared.evidence[:1])
-        finding = replace(finding, text=f"{finding.text} {shared.text}", evidence=shown)
     yield finding
     for setting, under in tried[: sum(bool(setting.sets) for setting in settings)]:
         if {*setting.sets} <= {*sets}:

@@ -74,8 +74,13 @@ class LogFacts:
     def several_nodes(self) -> bool:
         """Whether the communicator spans several nodes, as far as the log tells."""
         hosts = {*self.hosts.values()}
-        by_links = not hosts and self.nodes is None and any(link.way.startswith("NET/") for link in self.links)
+        by_links = self.nodes_unknown and any(link.way.startswith("NET/") for link in self.links)
         return (self.nodes or 0) > 1 or len(hosts) > 1 or by_links
+
+    @property
+    def nodes_unknown(self) -> bool:
+        """Whether the log does not show how many nodes there are."""
+        return self.nodes is None and not self.hosts
 
     def rank_of(self, line: LogLine) -> int | None:
         """Return the rank that wrote a line, if the log says it."""

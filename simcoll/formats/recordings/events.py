@@ -132,7 +132,6 @@ class Recording:
     events: Sequence[Event] = ()
     whole: bool = True
     reached: dict[Group, int] = field(default_factory=dict)
-    version: str = ""
     timed_out: bool = False
     intervals: Sequence[Interval] = ()
     world: int = 0

@@ -181,8 +181,7 @@ class _Reader:
             if last >= 0 and (group := named.get(key) or self._configured(key)):
                 reached[group] = last
         first = _whole(self.entries[0].get("record_id")) if self.entries else 0
-        version = _text(self.dump.get("version", ""))
-        return Recording(self.source, rank_of(self.source), events, first == 0, reached, version)
+        return Recording(self.source, rank_of(self.source), events, first == 0, reached)
 
     def _configured(self, key: str) -> Group | None:
         """Return the group that `pg_config` has under a key; None for gloo's, which have no names there."""
