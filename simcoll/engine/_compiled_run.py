@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program, Tasks, blocking_predecessors, grouped
 from simcoll.engine.timing_model import NEVER, NONE
 
+T = TypeVar("T")
 KeptTimes = Literal["hops", "times", "ends", "nothing"]
 # Empty columns, of the types that the kernel is compiled for: they stand for zeros, or for results that are not needed.
 NO_TIMES: Final[Array] = np.zeros(0, np.int64)
 NO_INDICES: Final[Array] = np.zeros(0, np.int32)
 MOST_BITS: Final = 62  # bits of a heap key
+MOST_KEPT: Final = 100_000  # transfers; columns of larger programs are laid out for each run, to save memory
 NO_TASKS: Final = Tasks(NO_INDICES, NO_INDICES, NO_TIMES, np.zeros(1, np.int32), NO_INDICES, NO_INDICES)
 
 
@@ -55,11 +57,21 @@ class CompiledRun:
         self.count, self.links = len(program), len(program.bandwidths)
         self.sides = int(program.side.max(initial=-1)) + 1
         self.give, self.fill = loops.give, loops.fill
-        self.sized = self.repeated.sized if self.repeated else program
-        self.ways = LinkTables(self.sized)
+        self.sized = self.once("sized", lambda: self.repeated.sized if self.repeated else program)
+        self.ways = self.once("link tables", lambda: LinkTables(self.sized))
         self.opened, self.done = self.zeros(0), self.zeros(0)  # of tasks
         self.ends = self.give(program.arrivals.copy() if keep == "ends" else NO_TIMES)  # of participants
         self.taken: Any = self.give(program.way.copy()) if program.changes else program.way  # the way of each transfer
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return `make()`, which must not depend on arrivals. It is cached for further runs of the program, e.g. with
+        other arrivals."""
+        program, repeated = self.program, self.repeated
+        if self.count > MOST_KEPT:
+            return make()
+        of = program.params, program.way, program.routes, program.kind, program.sizes, program.credit, program.changes
+        loops = (repeated.loops, repeated.piece, repeated.slots) if repeated else ()
+        return program.once(name, (*of, program.bandwidths, program.latencies, *loops, self.loops.compiled), make)
 
     # --- the two kinds of sharing ---
 
@@ -71,8 +83,8 @@ class CompiledRun:
         self.heads = self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64)
         run = fifo_loop.FifoRun(
             progress=progress,
-            layout=self.layout(*self.program.routes[2:]),
-            follows=self.give(self.ways.follows()),
+            layout=self.once("layout", lambda: self.layout(*self.program.routes[2:])),
+            follows=self.once("follows", lambda: self.give(self.ways.follows())),
             servers=self.program.servers,
             free_link=self.free,
             free_side=self.zeros(self.sides),
@@ -89,11 +101,11 @@ class CompiledRun:
         """Run under `fair` sharing, event by event; return the result."""
         program, ways, caps = self.program, self.ways, self.caps()
         progress = self.progress()
-        hop, shared = ways.shared()
+        hop, shared = self.once("shared", ways.shared)
         ready = self.fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
         run = fair_loop.FairRun(
             progress=progress,
-            layout=self.layout(hop, shared),
+            layout=self.once("layout", lambda: self.layout(hop, shared)),
             channel=self.give(program.channel),
             sizes=self.give(program.sizes.astype(np.float64)),
             slowest=self.give(ways.slowest()),
@@ -214,7 +226,8 @@ class CompiledRun:
     def progress(self) -> waits.Progress:
         """Return the `Progress` of a run before its first event."""
         program, many = self.program, self.count * (self.repeated.loops if self.repeated else 1)
-        successors, pending = self.successors()
+        successors, waiting = self.once("successors", self.successors)
+        pending = waiting.copy()
         tasks, here, times = self.tasks(pending), self.here(), self.times()
         when = here if len(here) else self.zeros(many)
         repeated = self.repeated
@@ -223,12 +236,12 @@ class CompiledRun:
             rows=self.count,
             row_bits=repeated.row_bits if repeated else MOST_BITS,
             loop_bits=repeated.loop_bits if repeated else 0,
-            step=self.give(repeated.steps if repeated else NO_INDICES),
-            first=self.give(repeated.first if repeated else NO_INDICES),
+            step=self.once("steps", lambda: self.give(repeated.steps if repeated else NO_INDICES)),
+            first=self.once("firsts", lambda: self.give(repeated.first if repeated else NO_INDICES)),
             when=when,
             pending=pending,
             way=self.give(program.way),
-            lead=self.lead(),
+            lead=self.once("lead", self.lead),
             start=times.start,
             heap=self.heap(many),
         )
@@ -240,7 +253,7 @@ class CompiledRun:
             done=self.ends,
             src=self.give(program.routes.src),
             dst=self.give(program.routes.dst),
-            successors=successors,
+            successors=successors._replace(settled=self.fill(self.count, NONE)),
             tasks=tasks,
             barriers=self.barriers(),
             until=self.until,
@@ -270,7 +283,7 @@ class CompiledRun:
         if self.params.barrier:
             for i in np.flatnonzero(program.step > program.step[:1]).tolist():
                 pending[i] += 1
-        lists = (first_chain, chain, first_chained, chained, first_reader, readers, self.fill(count, NONE))
+        lists = (first_chain, chain, first_chained, chained, first_reader, readers, NO_INDICES)
         return waits.Successors(*lists, credit_after, self.give(later), channel_after, self.give(turn)), pending
 
     def repeated_waits(self, pending: Array) -> tuple[Array, Array, Array]:

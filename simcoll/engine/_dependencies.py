@@ -137,9 +137,9 @@ def ahead(group: Numbers | Ints, places: int) -> Ints:
 
 
 def looped_credits(group: Numbers, slots: int) -> tuple[Array, Array, Array, Array]:
-    """Find for each transfer of a loop the transfer `slots` positions later in its group, or earlier if `slots` is
-    negative; loops run one after the other. Return four columns: the size of the group, the transfer's position in it,
-    the transfer that was found, and how many loops later that transfer runs."""
+    """Find for each transfer of a loop the transfer `slots` positions later in its group, if loops run one after the
+    other. Return four columns: the size of the group, the transfer's position in it, the transfer that was found, and
+    how many loops later that transfer runs."""
     _, number, many = np.unique(group, return_inverse=True, return_counts=True)
     order, first = np.argsort(number, kind="stable"), np.cumsum(many) - many
     place = np.empty(len(group), np.int64)

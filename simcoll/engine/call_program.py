@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +18,6 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.streamed import loop_sizes
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
-from simcoll.engine.upper_bound import UpperBound, in_turn, upper_bound_of, upper_bound_ps
 from simcoll.schedule.schedule import StreamedSchedule
 
 LONG: Final = 2_000_000  # transfers; binding a shorter call takes no longer than folding it
@@ -53,7 +51,8 @@ class CallProgram:
 
     @cached_property
     def _looped(self) -> LoopedProgram | None:
-        return self.in_loops()
+        found = self.in_loops()  # with a cache of its own, as the call may run many times
+        return found and replace(found, one=replace(found.one, memo={}))
 
     @property
     def _bound(self) -> Program:
@@ -102,60 +101,6 @@ class CallProgram:
         if self._few is None:
             return distinct(self._bound.routes.links)
         return distinct(self._few[0].stands_for)
-
-    @cached_property
-    def upper_bound_ps(self) -> int | None:
-        """An upper bound in ps of the time from the arrival of the last rank to the end of the call. It holds whenever
-        the other ranks arrived, also if calls with equal `turns` run just before or after. None if unknown."""
-        if self._few is not None:
-            return None
-        return upper_bound_ps(*self._in_loops, among=self.turns is not None)
-
-    def quiet_ps(self, missing: int) -> int | None:
-        """Return an upper bound in ps of the time after which nothing moves until the `missing` rank comes, counted
-        from the arrival of all other ranks. None if some rank can finish without `missing`, or if no bound is known."""
-        if missing not in self._quiet:
-            self._quiet[missing] = self._longest and self._longest.latest_ps(missing)
-        return self._quiet[missing]
-
-    @cached_property
-    def _quiet(self) -> dict[int, int | None]:
-        return {}
-
-    @cached_property
-    def _longest(self) -> UpperBound | None:
-        return None if self._few is not None else upper_bound_of(*self._in_loops)
-
-    @property
-    def _in_loops(self) -> tuple[Program, int, int, int]:
-        """The program of one loop, the number of loops, the bytes of a piece, and the most pieces in flight."""
-        if one := self._looped:
-            return one.one, one.loops, one.piece, one.slots
-        program = self.program
-        return program, 1, int(program.sizes.max(initial=0)), program.params.slots
-
-    @property
-    def transfers(self) -> int:
-        """The number of transfers of all its ranks in all its loops, folded or not."""
-        program, loops, *_ = self._in_loops
-        return len(program) * loops
-
-    @cached_property
-    def turns(self) -> bytes | None:
-        """A digest of the call without its sizes. Two calls with equal digests may overlap: each rank begins the second
-        call when it has done with the first, and no channel has messages of both in flight (`upper_bound.in_turn`).
-        None if the call may not overlap with others."""
-        if self._few is not None:
-            return None
-        program, _, piece, slots = self._in_loops
-        if not slots or not in_turn(program):
-            return None
-        columns = program.way, program.channel, program.side, *program.reads, *program.chain, program.reduce
-        numbers = program.bandwidths, program.latencies, np.array([piece, slots, program.schedule.n])
-        found = hashlib.sha256(repr(replace(program.params, slots=0)).encode())
-        for column in (*columns, *program.routes, *numbers):
-            found.update(np.ascontiguousarray(column).tobytes())
-        return found.digest()
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """Simulate the call without other calls and return its ends; None if it cannot finish. Ranks arrive at the

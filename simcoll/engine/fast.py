@@ -22,9 +22,9 @@ from simcoll.engine.timing_model import NEVER, too_late
 
 
 class CallEnds(NamedTuple):
-    """When a run ends, in ps. `done`, (ranks,): when each rank has sent and received everything; with tasks, when each
-    task is done, (tasks,). For each link, (links,): when its `first` and `last` message arrive, and when it is `free`
-    again; NEVER, −NEVER and −NEVER for a link without messages. `over`: when the whole run has ended."""
+    """When a run ends, in ps. `done`, (ranks,): when each rank has sent and received everything. By link, (links,): the
+    times when its `first` and `last` message arrive, and when it is `free` again; NEVER, −NEVER and −NEVER for a link
+    without messages. `over`: when the whole run has ended."""
 
     done: Array
     first: Array
@@ -62,15 +62,14 @@ def end_ps(program: Program, until: int = NEVER) -> int | None:
 
 
 def ends(program: Program | LoopedProgram, busy: Array, compiled: bool | None = None) -> CallEnds | None:
-    """Return when a `fifo` program ends, by rank (by task if it has tasks) and by link; None if it cannot finish. Each
-    link is occupied by others until `busy` (ps), (links,)."""
+    """Return when a `fifo` program ends, by rank and by link; None if it cannot finish. Each link is occupied by others
+    until `busy` (ps), (links,)."""
     run_, result = _run(program, "ends", compiled, busy)
     if result is None:
         return None
-    done = run_.done if run_.program.tasks else run_.ends[: run_.program.schedule.n]
     first, last, free = (np.asarray(column, np.int64) for column in (*run_.heads, run_.free))
     free = np.where(last > -NEVER, free, -NEVER)
-    return CallEnds(np.array(done, np.int64), first, last, free, result.latest)
+    return CallEnds(np.array(run_.ends[: run_.program.schedule.n], np.int64), first, last, free, result.latest)
 
 
 def _run(

@@ -14,7 +14,7 @@ import numpy as np
 from simcoll.config.numpy_helpers import Array, Numbers
 from simcoll.engine import lower_bounds
 from simcoll.engine.call_program import CallProgram
-from simcoll.engine.composed import Joined, composed_ps
+from simcoll.engine.composed import composed_ps
 from simcoll.engine.joined_program import Operation, join
 from simcoll.engine.lower_bounds import LowerBound
 from simcoll.engine.program import Program
@@ -261,8 +261,7 @@ def predict_plan(
 
     way = policy(scenario, "totals")
     alone = way.engine == "auto" and way.shortcuts and not scenario.striking
-    shared: tuple[set[CallProgram], Joined] = set(), {}  # for replications: calls that were run, and joined ones
-    took = composed_ps(operations, calls, plan.n, network, *shared) if alone else None
+    took = composed_ps(operations, calls, plan.n, network) if alone else None
     ways = {call.lowered.point.params().sharing for call in planned.values()}
     if took is None and len(ways) > 1:  # calls that meet on links must have one sharing rule
         fair = scenario.model_copy(update={"model": scenario.model.model_copy(update={"sharing": "fair"})})
@@ -271,7 +270,7 @@ def predict_plan(
     def otherwise(durations: Numbers) -> int | None:
         if took is None:  # calls meet on a link
             return None
-        return composed_ps(operations, calls, plan.n, network, *shared, [durations[part] for part in parts])
+        return composed_ps(operations, calls, plan.n, network, [durations[part] for part in parts])
 
     if took is None:
         program = joined()
