@@ -33,10 +33,9 @@ class KernelErrors(Model):
     error_between: Fraction
     """The same for several nodes."""
 
-    def interval(self, several: bool) -> tuple[float, float]:
-        """Return between which factors of a predicted time nine of ten measured times lie."""
-        error = self.error_between if several else self.error
-        return 1 / (1 + error), 1 / (1 - error)
+    def error_of(self, several: bool) -> float:
+        """Return the error on one node or on several."""
+        return self.error_between if several else self.error
 
 
 class LowLatencyCosts(KernelErrors):
@@ -101,6 +100,10 @@ class ChipKernels(Model):
 
     source: str
     """Rows to which the costs were fitted."""
+    capability: Count
+    """Compute capability of the GPUs: 90 is 9.0."""
+    gpus: tuple[str, ...]
+    """Models of GPUs in the measured rows."""
     sms: Count
     """Number of SMs of the GPU."""
     nodes: Count
@@ -133,8 +136,15 @@ class ExpertKernels(Model):
     """Number of SMs of a normal kernel, if nothing is said."""
     network: NetworkCosts
     """What the kernels reach of NICs."""
+    error_elsewhere: Fraction
+    """As `error` of a kernel, on a generation of GPUs that was not measured."""
     chips: dict[str, ChipKernels]
     """Costs by generation of GPUs."""
+
+
+def between(error: float) -> tuple[float, float]:
+    """Return between which factors of a predicted time nine of ten measured times lie."""
+    return 1 / (1 + error), 1 / (1 - error)
 
 
 def expert_kernels() -> ExpertKernels:

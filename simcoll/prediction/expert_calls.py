@@ -24,6 +24,7 @@ from simcoll.nccl.expert_kernels import (
     LowLatencyKernels,
     NormalCosts,
     NormalKernels,
+    between,
     expert_kernels,
 )
 from simcoll.prediction.confidence import Judgement
@@ -39,13 +40,15 @@ from simcoll.workload.expert_routing import COMBINE, Copies, ExpertTokens
 ONE_STEP: Final = "direct"
 TWO_HOPS: Final = "two_hop"
 NVLINK: Final = "nvlink"
+LEAST_CAPABILITY: Final = 80  # on older GPUs the kernels do not run (DeepEP's README)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ExpertCall(PlainCall):
     """A kernel of DeepEP. `phases` are the scenarios of its exchanges, `phase` is the one that this call simulates.
     `own`: the bytes that a rank reads of its own tokens, and copies to its own experts. `several`: ranks are on several
-    nodes. `chip` and `kernels` have the costs."""
+    nodes. `chip` and `kernels` have the costs; `lent` costs are those of another generation than that of the machine's
+    `model` of GPU."""
 
     whole: ClassVar[bool] = False
     together: ClassVar[bool] = True
@@ -53,7 +56,9 @@ class ExpertCall(PlainCall):
     phase: Scenario
     own: int
     several: bool
+    model: str
     chip: ChipKernels
+    lent: bool
     kernels: ExpertKernels
 
     @property
@@ -67,10 +72,11 @@ class ExpertCall(PlainCall):
 
     @property
     def judged(self) -> Judgement:
-        """Return the confidence: rows were measured with uniform routing, on few nodes, with up to so many tokens."""
-        nodes = self.rated.nodes_of(self.places)
-        known = self._tokens.even and nodes <= self.chip.nodes and self._tokens.tokens <= self._family.tokens
-        ends = self._costs.interval(self.several)
+        """Return the confidence: rows were measured on some GPUs, with uniform routing, on few nodes, with up to so
+        many tokens."""
+        measured = self.model in self.chip.gpus and self.rated.nodes_of(self.places) <= self.chip.nodes
+        known = measured and self._tokens.even and self._tokens.tokens <= self._family.tokens
+        ends = between(self.kernels.error_elsewhere if self.lent else self._costs.error_of(self.several))
         return Judgement("interpolated" if known else "extrapolated", *ends, *ends)
 
     @property
@@ -146,10 +152,11 @@ class ExpertCall(PlainCall):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Return the column of the exchange of counts before a normal kernel."""
+        """Return the columns of GPUs that were not measured, and of the exchange of counts before a normal kernel."""
+        found: dict[str, object] = {"never_fitted": None if self.model in self.chip.gpus else self.model}
         if isinstance(self._costs, LowLatencyCosts):
-            return {}
-        return {"notify_us": self.kernels.network.notify / 1e6 if self.several else 0.0}
+            return found
+        return found | {"notify_us": self.kernels.network.notify / 1e6 if self.several else 0.0}
 
 
 class ExpertExecutor(PlainExecutor):
@@ -223,7 +230,7 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
     assert tokens
     ranks = len(places)
     tokens.check(ranks)
-    chip = _chip(scenario, rated, kernels)
+    costs_on_gpus = _costs_for(scenario, rated, places, kernels)
     of_node: dict[int | None, list[int]] = {}
     for rank, place in enumerate(places):
         of_node.setdefault(rated.node_of(place), []).append(rank)
@@ -258,19 +265,25 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
         phase=phases[0],
         own=round(kept * tokens.token_bytes(scenario.collective)),
         several=several,
-        chip=chip,
-        kernels=kernels,
+        **costs_on_gpus,
     )
 
 
-def _chip(scenario: Scenario, rated: Topology, kernels: ExpertKernels) -> ChipKernels:
+def _costs_for(scenario: Scenario, rated: Topology, places: Sequence[str], kernels: ExpertKernels) -> dict[str, Any]:
+    """Return the fields of an `ExpertCall` on its GPUs. A generation that was not measured is lent the costs of that
+    with the nearest compute capability."""
     system = described(scenario.topology)
-    generation = system.gpu.generation if system and system.gpu else "hosts without GPUs"
-    if generation not in kernels.chips or NVLINK not in rated.link_kinds:
-        known = " and ".join(kernels.chips)
-        why = f"DeepEP's kernels were measured on {known} with NVLink, not on {rated.name} ({generation})"
+    gpu, home = system.gpu if system else None, rated.node_of(places[0])
+    beside = [rated.route(places[0], each) for each in places[1:] if rated.node_of(each) == home]
+    joined = all(rated.link_kinds[link] == NVLINK for way in beside for link in way)
+    capability = (gpu and gpu.compute_capability) or 0
+    lent = gpu is None or gpu.generation not in kernels.chips
+    if not gpu or not joined or (lent and capability < LEAST_CAPABILITY):
+        why = f"DeepEP's kernels need NVIDIA's GPUs from Ampere on, all joined by NVLink, which {rated.name} has not"
         raise RefusedError(f"{why}; write `executor: pairwise`", "executor")
-    return kernels.chips[generation]
+    nearest = min(kernels.chips.values(), key=lambda chip: abs(chip.capability - capability))
+    chip = nearest if lent else kernels.chips[gpu.generation]
+    return {"model": gpu.model, "chip": chip, "lent": lent, "kernels": kernels}
 
 
 def _two_hops(nodes: Numbers, to_ranks: Copies, to_nodes: Copies) -> list[tuple[list[list[int]], Copies]]:

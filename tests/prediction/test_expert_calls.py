@@ -143,14 +143,29 @@ def test_wrong_keys(keys: dict[str, Any], said: str) -> None:
     ("keys", "said"),
     [
         ({"on": "hgx-h100", "nodes": 3}, "256 experts do not divide among 24 ranks"),
-        ({"on": "dgx-a100"}, "DeepEP's kernels were measured on"),
-        ({"on": HOSTS}, "DeepEP's kernels were measured on"),
+        *(({"on": where}, "kernels need NVIDIA's GPUs from Ampere on") for where in (HOSTS, "dgx1-v100", "h100-nvl")),
     ],
 )
 def test_refusals(keys: dict[str, Any], said: str) -> None:
-    """Kernels are not guessed where none was measured."""
+    """Kernels are not guessed where none would run."""
     with pytest.raises(RefusedError, match=said):
         simcoll.predict("moe_dispatch", moe=MOE, executor="deepep", **keys)
+
+
+def test_gpus_that_were_not_measured() -> None:
+    """Such GPUs take the costs of the nearest generation at the rates of their own links; a row says so."""
+    found = {}
+    for system in ("hgx-h100", "hgx-h200", "hgx-h800", "hgx-b300", "dgx-a100"):
+        (row,) = simcoll.run(topology=system, collective="moe_combine", moe=MOE | {"tokens": 1024}, executor="deepep")
+        found[system] = row["never_fitted"], row["confidence"], round(row["high_us"] / row["time_us"], 2)
+    known, lent = (None, "interpolated", 1.18), "A100 SXM4 80 GB"
+    assert found == {
+        "hgx-h100": known,
+        "hgx-h200": known,
+        "hgx-h800": ("H800 SXM5", "extrapolated", 1.18),
+        "hgx-b300": ("B300 SXM", "extrapolated", 1.27),
+        "dgx-a100": (lent, "extrapolated", 1.8),
+    }
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
