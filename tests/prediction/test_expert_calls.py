@@ -103,6 +103,29 @@ def test_an_operation_is_the_call(executor: str) -> None:
     assert (step["time_us"], step["wire_bytes"]) == (call["time_us"], call["wire_bytes"])
 
 
+@pytest.mark.parametrize("executor", ["pairwise", "deepep", "low-latency"])
+def test_a_step_and_an_imported_machine_ask_the_same_call(executor: str) -> None:
+    """In each block a training step has a dispatch and a combine forward and one of each backward. A graph of devices
+    and links answers as the shipped machine from which it was taken."""
+    tokens = {"tokens": 512, "hidden": 1024, "topk": 4, "experts": 64}
+    shapes = {"layers": 2, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 32000, "experts": 64, "active_experts": 4}
+    workload = {
+        "template": "training",
+        "model": shapes,
+        "batch": {"global": 16, "micro": 1, "sequence": 512},
+        "parallel": {"dp": 16, "ep": 16},
+        "executor": executor,
+    }
+    (step,) = simcoll.run({"topology": {"system": "hgx-h100", "nodes": 2}, "workload": workload})
+    graph = simcoll.Topology.load("hgx-h100", nodes=2).graph
+    ways = [
+        [simcoll.predict(way, moe=tokens, executor=executor, **on).time_us for way in ("moe_dispatch", "moe_combine")]
+        for on in ({"on": "hgx-h100", "nodes": 2}, {"on": graph})
+    ]
+    assert ways[0] == ways[1]
+    assert step["exposed_ep_us"] == pytest.approx(2 * 2 * sum(ways[0]), abs=1e-5)
+
+
 def test_what_more_sms_would_do() -> None:
     """`explain` answers with more SMs, uniform routing and other executors as scenarios with these keys do."""
     keys = {"moe": MOE | {"routing": {"zipf": 0.6}}, "on": "hgx-h100"}
