@@ -348,8 +348,8 @@ class NcclCall:
         others = block.peer * (0 if self.collective == "send_recv" else max(0, self.communicator.gpus - 2))
         if self.parts and self.protocol == "LL":
             return launch + wide + others + block.hop + service(self.parts.part, block.rate)
-        if self.parts:  # after the last chunk has arrived, it is only copied out of its buffer
-            out = service(self.parts.last, block.first) + self._copied_ps(block)
+        if self.parts:  # copying out is a chunk behind what arrives
+            out = service(self.parts.first, block.first) + self._copied_ps(block)
             beside = block.each * (self.parts.blocks - 1) + block.start
             return launch + wide + others + beside + out + self.spread_ps(costs, bandwidth)
         step = self._handled(block, self.piece) if self.kind == "LL" else service(self.piece, bandwidth)

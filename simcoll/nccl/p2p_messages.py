@@ -40,11 +40,6 @@ class MessageParts:
         """Bytes of the first chunk of a message part."""
         return min(self.part, self.chunk)
 
-    @property
-    def last(self) -> int:
-        """Bytes of the last chunk of a message part."""
-        return self.part - (self.part - 1) // self.chunk * self.chunk if self.part else 0
-
 
 def parts(
     comm: Communicator, message: int, peers: int, between: int, version: str | None, protocol: Protocol | None = None

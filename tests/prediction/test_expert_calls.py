@@ -206,8 +206,8 @@ def test_a_little_skew_changes_little(nodes: int) -> None:
 @pytest.mark.parametrize("executor", ["pairwise", "deepep", "low-latency"])
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_more_tokens_take_longer(executor: str, nodes: int) -> None:
-    """Where NCCL changes its protocol or the pieces of messages, more tokens are no quicker, either."""
-    tokens = [1, 16, 32, 64, 96, 128, 192, 257, 512, 1024]
+    """Where NCCL changes its protocol, or cuts messages into other pieces, more tokens are no quicker, either."""
+    tokens = [1, 16, 32, 64, 96, 128, 140, 150, 192, 257, 512, 1024]
     rows = simcoll.run(
         topology={"system": "hgx-h100", "nodes": nodes},
         collective="moe_combine",
