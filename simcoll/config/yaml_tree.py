@@ -482,13 +482,15 @@ def _wording(detail: Any) -> str:
     if kind == "literal_error":
         choices = re.findall(r"\w[\w-]*", context["expected"].replace(" or ", ","))
         return f"{shown} is not known; {did_you_mean(str(value), choices)}"
-    if kind.startswith("int") or kind in ("float_type", "float_parsing"):
+    if kind.startswith("int") or kind in ("float_type", "float_parsing", "finite_number"):
         return f"{shown} is not a {'whole ' if kind.startswith('int') else ''}number; write e.g. 2"
     if kind.startswith(("greater_than", "less_than")):
         sign = {"greater_than": "above", "less_than": "below"}.get(kind)
         sign = sign or ("at least" if kind.startswith("greater") else "at most")
         limit = next(iter(context.values()))
         return f"{shown} is out of range; write a number {sign} {limit:g}"
+    if kind == "multiple_of":
+        return f"{shown} is no multiple of {context[kind]:g}; write one"
     if kind.startswith("bool"):
         return f"{shown} is neither true nor false; write true or false"
     if kind == "string_type":

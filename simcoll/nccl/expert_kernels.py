@@ -89,6 +89,8 @@ class NormalKernels(Model):
 
     tokens: Count
     """Most tokens of a rank in the measured rows."""
+    sms: Count
+    """Most SMs of a kernel in the measured rows."""
     dispatch: NormalCosts
     """Costs of the kernel that sends tokens."""
     combine: NormalCosts

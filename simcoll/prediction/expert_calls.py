@@ -73,9 +73,10 @@ class ExpertCall(PlainCall):
     @property
     def judged(self) -> Judgement:
         """Return the confidence: rows were measured on some GPUs, with uniform routing, on few nodes, with up to so
-        many tokens."""
+        many tokens and SMs."""
         measured = self.model in self.chip.gpus and self.rated.nodes_of(self.places) <= self.chip.nodes
         known = measured and self._tokens.even and self._tokens.tokens <= self._family.tokens
+        known = known and (self.scenario.sms or 0) <= self.chip.normal.sms
         ends = between(self.kernels.error_elsewhere if self.lent else self._costs.error_of(self.several))
         return Judgement("interpolated" if known else "extrapolated", *ends, *ends)
 
@@ -236,6 +237,8 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
         of_node.setdefault(rated.node_of(place), []).append(rank)
     nodes = np.array(list(of_node.values())) if len({*map(len, of_node.values())}) == 1 else np.zeros((0, 0), int)
     several, normal = len(of_node) > 1, scenario.executor == "deepep"
+    if costs_on_gpus["chip"].sms < (scenario.sms or 0):
+        raise RefusedError(f"these GPUs have {costs_on_gpus['chip'].sms} SMs; write no more", "sms")
     if ranks < 2:
         raise RefusedError("one rank sends no tokens; write at least `ranks: 2`", "ranks")
     if normal and several and nodes.ravel().tolist() != list(range(ranks)):

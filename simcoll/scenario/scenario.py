@@ -309,6 +309,9 @@ class Scenario(Model):
                 told = "it follows from `moe`" if key == "size" else "write `moe.dtype`" if key == "dtype" else ""
                 cure = told or "`moe.routing` says which rank gets how much"
                 raise yaml_tree.MisplacedKeyError([key], f"{key!r} does not go with {data['collective']}; {cure}")
+        for key in ("protocol", "env") if data.get("executor") in BY_EXPERTS[1:] else ():
+            if data.get(key) not in (None, "none", "auto"):
+                raise yaml_tree.MisplacedKeyError([key], f"{key!r} has no effect on DeepEP's kernels; leave it out")
         return {**data, "dtype": "uint8"}
 
     @field_validator("moe")

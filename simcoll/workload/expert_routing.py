@@ -30,6 +30,7 @@ TOKENS: Final = (DISPATCH, COMBINE)  # the collectives that have `moe` in place 
 BY_EXPERTS: Final = ("pairwise", "deepep", "low-latency")  # their executors
 SCALED: Final = {"fp8": (128, 4), "nvfp4": (16, 1)}  # elements that share a scale, and the bytes of the scale
 BITS: Final = {"bfloat16": 16, "fp8": 8, "nvfp4": 4}  # of an element
+MOST_CHOSEN, MOST_EXPERTS = 32, 4096  # beyond what models have, weights of sets of experts leave the range of floats
 ROUNDS: Final = 500  # most rounds in which weights are fitted to counts
 NEAR: Final = 1e-9  # share of tokens by which fitted weights may miss counts
 CERTAIN: Final = 1 - 1e-6  # larger shares of tokens count as this, as their weights would be infinite
@@ -67,9 +68,9 @@ class ExpertTokens(Model):
     """Number of tokens of each rank."""
     hidden: Count
     """Number of elements of a token."""
-    topk: Count
+    topk: Annotated[StrictInt, Field(ge=1, le=MOST_CHOSEN)]
     """Number of experts to which each token goes."""
-    experts: Count
+    experts: Annotated[StrictInt, Field(ge=1, le=MOST_EXPERTS)]
     """Number of experts of all ranks together."""
     dtype: Literal["bfloat16", "fp8", "nvfp4"] = "bfloat16"
     """Data type in which tokens are dispatched. `fp8` has a scale of 4 bytes for each 128 elements, `nvfp4` a scale of
