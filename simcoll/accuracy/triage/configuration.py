@@ -43,7 +43,7 @@ _SHOWN: Final = 4  # lines of evidence
 @dataclass(frozen=True)
 class Setting:
     """A setting that may make calls slow. `sets` simulates it (`--set`); `blamed`: nobody wants it, so it is a finding
-    even without a measured time. `excludes` are hypotheses about times that the log confirms or denies with it."""
+    even without a measured time."""
 
     finding: Finding
     sets: tuple[str, ...] = ()

@@ -251,11 +251,6 @@ def _system(facts: LogFacts, match: re.Match[str], source: Source) -> None:
         facts.system.append(source)
 
 
-def _gdr(facts: LogFacts, match: re.Match[str], source: Source) -> None:
-    name = "gdr on" if match[1] == "Enabled" else "gdr off"
-    facts.said[name].setdefault(source.line.host or "", source)
-
-
 _RULES: Final = tuple(
     _Rule(re.compile(pattern), note)
     for pattern, note in (
@@ -265,7 +260,8 @@ _RULES: Final = tuple(
         (r"^NET/IB\w* ?: No device found", _remark("no device")),
         (r"[Ff]ailed to open libibverbs", _remark("no libibverbs")),
         (r"NET/Plugin ?: .*(?:[Cc]ould not find|No plugin found)", _remark("no plugin")),
-        (r"GPU Direct RDMA (Enabled|Disabled) for", _gdr),
+        (r"GPU Direct RDMA Enabled for", _remark("gdr on")),
+        (r"GPU Direct RDMA Disabled for", _remark("gdr off")),
         (r"NVLS multicast support is not available", _remark("no nvls")),
         (r"NVLS multicast support is available", _remark("nvls")),
         (VARIABLE.pattern, _variable),
@@ -283,7 +279,6 @@ _RULES: Final = tuple(
          r"(?: \[nranks=([0-9]+)\])?",
          _called),
         (r"^=== System|^ *\+? ?(?:CPU|GPU|NIC|NET|PCI|NVS|NVL|XGMI)[/\[]", _system),
-        (r"^NCCL DIAG \[(?!OK|INFO)", _remark("diag")),
     )
 )  # fmt: skip
 
