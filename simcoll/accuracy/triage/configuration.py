@@ -54,12 +54,13 @@ class Setting:
         return replace(self.finding, role="harmless", text=self.finding.text + more)
 
 
-def settings(facts: LogFacts, machine: str | None) -> list[Setting]:
+def settings(facts: LogFacts, machine: str | None, named: bool) -> list[Setting]:
     """Return the settings that a log shows, in the order in which they are asked about: environment, network, GPUDirect
-    RDMA, links within a node, NICs, NVLS, channels and choices."""
+    RDMA, links within a node, NICs, NVLS, channels and choices. `named`: the user named the machine; else how many NICs
+    it has is an assumption."""
     system = system_of(machine)
-    rules = (_unlike(facts), _sockets(facts, system), _gpudirect(facts), _within_nodes(facts), _nics(facts, system),
-             _nvls(facts), _variables(facts))  # fmt: skip
+    rules = (_unlike(facts), _sockets(facts, system), _gpudirect(facts), _within_nodes(facts),
+             _nics(facts, system, named), _nvls(facts), _variables(facts))  # fmt: skip
     every = itertools.chain.from_iterable(rules)
     return [replace(each, finding=replace(each.finding, when=float(number))) for number, each in enumerate(every)]
 
@@ -175,7 +176,7 @@ def _gpudirect(facts: LogFacts) -> Iterator[Setting]:
     yield _setting("gpudirect off", text, shown, ["env.NCCL_NET_GDR_LEVEL=LOC"], host, device, cure=cure)
 
 
-def _nics(facts: LogFacts, system: SystemFile | None) -> Iterator[Setting]:
+def _nics(facts: LogFacts, system: SystemFile | None, named: bool) -> Iterator[Setting]:
     """Yield NICs that a host lacks, and fewer NICs than the machine has because of NCCL_IB_HCA."""
     counts = {host: len(nics) for host, nics in facts.nics.items()}
     if not facts.several_nodes or not counts:
@@ -194,7 +195,8 @@ def _nics(facts: LogFacts, system: SystemFile | None) -> Iterator[Setting]:
         text = f"{who} {most} of {system.counts['nic']} NICs of a node."
         shown = [*by_host.values(), *(next(iter(nics.values())) for nics in facts.nics.values())]
         cure = "variable" if value else "nic missing"
-        yield _setting("fewer nics", text, shown, _hca(most, system), sure="likely", blamed=False, cure=cure)
+        found = _setting("fewer nics", text, shown, _hca(most, system), sure="likely", blamed=False, cure=cure)
+        yield found if named else replace(found, finding=replace(found.finding, role="undecided"))
 
 
 def _hca(used: int, system: SystemFile | None) -> list[str]:

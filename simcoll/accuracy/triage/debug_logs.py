@@ -64,7 +64,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
         yield from _of_calls(facts)
         yield from _of_start(facts)
     case.notes["logs calls"] = bool(facts.calls or facts.tuning)
-    settings = configuration.settings(facts, case.machine)
+    settings = configuration.settings(facts, case.machine, case.on is not None)
     case.notes["settings"], case.notes["excluded"] = settings, configuration.excluded(facts)
     if tables.KIND not in case.present:
         yield from (setting.finding for setting in settings if setting.blamed)
@@ -79,7 +79,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
 def _by_prediction(setting: configuration.Setting, facts: LogFacts, case: Case) -> Finding | None:
     """Return a setting as a finding if it should make large calls SLOWER times as long, and no table shows times."""
     ranks, nodes = max(facts.sizes.values(), default=0), facts.nodes or len({*facts.hosts.values()}) or 1
-    if not setting.sets or case.machine is None or ranks < 2 * nodes:
+    if not setting.sets or case.machine is None or ranks < 2 * nodes or setting.finding.role != "cause":
         return None
     for collective in ("all_reduce", "all_gather"):
         usual, under = (tables.time_us(collective, 2**30, ranks, nodes, case, sets) for sets in ((), setting.sets))

@@ -99,7 +99,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
                 raise
             yield Finding.of("table not judged", {"why": visible(str(error.diagnostics[0]))})
     yield from found
-    explained = {finding.cause for finding in found if finding.role == "cause"}
+    explained = {finding.cause for finding in found if finding.role in ("cause", "undecided")}
     healthy = bool(found) and all(finding.role == "sound" for finding in found)
     for setting in settings:
         finding = setting.finding
@@ -209,7 +209,7 @@ def _by_setting(setting: Setting, base: Document, under: Document, name: str, su
     said = f"That alone predicts {after.expected:.3g} GB/s, you measured {after.measured:.3g}"
     text = f"{setting.finding.text} {said}; without it {before.expected:.3g} are expected."
     shown = (*setting.finding.evidence, Evidence.of(name, None, before.said))
-    return replace(setting.finding, text=text, confidence=sure, evidence=shown, role="cause")
+    return replace(setting.finding, text=text, confidence=sure, evidence=shown)
 
 
 def _by_hypothesis(document: Mapping[str, Any], name: str, case: Case) -> Finding:
