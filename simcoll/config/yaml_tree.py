@@ -6,13 +6,10 @@ values to a pydantic model and converts its errors into diagnostics with places 
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 import itertools
 import operator
 import re
-import textwrap
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -336,7 +333,14 @@ class Model(BaseModel):
     annotations texts, which pydantic has to compile again.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=False,
+        arbitrary_types_allowed=True,
+        defer_build=True,
+        use_attribute_docstrings=True,
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -365,23 +369,8 @@ def models() -> dict[str, type[Model]]:
 
 
 def field_texts(model: type[Model]) -> dict[str, str]:
-    """Return the documentation string below each field of a model, by key, inherited fields included. The strings are
-    read from the source on demand, so that they do not slow down the start of a command."""
-    texts: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if issubclass(base, Model):
-            texts.update(_own(base))
-    return texts
-
-
-def _own(model: type[Model]) -> Iterator[tuple[str, str]]:
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(definition, ast.ClassDef)
-    for key, below in zip(definition.body, definition.body[1:], strict=False):
-        if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name):
-            continue
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            yield key.target.id, " ".join(str(below.value.value).split())
+    """Return the documentation string below each field of a model, by key, inherited fields included."""
+    return {key: " ".join(info.description.split()) for key, info in model.model_fields.items() if info.description}
 
 
 def _subclasses(model: type[Model]) -> Iterator[type[Model]]:

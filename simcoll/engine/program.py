@@ -247,27 +247,13 @@ class Program:
 
     @property
     def _sums(self) -> Sums:
-        """The bytes sent, summed by link, by sender and in all. If all transfers have one size, these are numbers of
-        transfers, which are cached, times the size."""
-        columns = self.way, self.kind, self.routes.links
-        counts: Sums | None = self.once("counts", columns, self._counted)
-        if counts is None:
-            return self.once("sums", (*columns, self.sizes), self._summed_bytes)
-        return Sums(*(each * self.sizes[self.kind[0]] for each in counts))
+        """The bytes sent, summed by link, by sender and in all."""
+        return self.once("sums", (self.way, self.kind, self.routes.links, self.sizes), self._summed)
 
-    def _counted(self) -> Sums | None:
-        """Return the numbers of transfers as `Sums` if all transfers have one size, else None."""
-        if not len(self) or self.kind.min() < self.kind.max():
-            return None
-        return self._summed(np.bincount(self.way, minlength=len(self.routes.src)))
-
-    def _summed_bytes(self) -> Sums:
-        on_way = np.zeros(len(self.routes.src), np.int64)
-        np.add.at(on_way, self.way, self.sizes[self.kind])
-        return self._summed(on_way)
-
-    def _summed(self, on_way: Index) -> Sums:
+    def _summed(self) -> Sums:
         src, dst, hop, links = self.routes
+        on_way = np.zeros(len(src), np.int64)
+        np.add.at(on_way, self.way, self.sizes[self.kind])
         carried, sent = (np.zeros(count, np.int64) for count in (len(self.bandwidths), self.schedule.participants))
         crossed = 0
         for ways in pieces(len(src)):

@@ -594,7 +594,7 @@ def json_schema() -> dict[str, Any]:
         texts = field_texts(known[model]) if "properties" in definition else {}
         for name, value in definition.get("properties", {}).items():
             about = {"description": texts[name]} if name in texts else {}
-            definition["properties"][name] = _sweepable(name, {**about, **value})
+            definition["properties"][name] = _sweepable(name, {**about, **value, **about})
     scenario["required"] = [name for name in scenario["required"] if name != "collective"]
     scenario["anyOf"] = [{"required": ["collective"]}, {"required": ["workload"]}]
     return {
