@@ -12,7 +12,7 @@ import numpy as np
 
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, makespan_ps
-from simcoll.errors import StuckError, did_you_mean, wrong
+from simcoll.errors import InputError, StuckError, did_you_mean, wrong
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predictions import COMPUTING, LAUNCHING, Prediction, StepPrediction
@@ -70,7 +70,17 @@ def part(point: Point) -> ResultRow:
             failed += causes == every
             found = found.when
         times.setdefault(" ".join(causes), []).append(found)
-    return replace(undisturbed, times_ps=times, failed_runs=failed if scenario.faults else None)
+    even = _evenly(scenario) if spec.ecmp else None
+    return replace(undisturbed, times_ps=times, failed_runs=failed if scenario.faults else None, even_paths_us=even)
+
+
+def _evenly(scenario: Scenario) -> float | None:
+    """Return the time in us if all equal routes together act like one link; None if switches cannot spread messages."""
+    spread = scenario.topology.model_copy(update={"routing": "adaptive", "ecmp": None})
+    try:
+        return predict(scenario.model_copy(update={"topology": spread, "variability": None})).time_us
+    except InputError:  # a file lists its devices
+        return None
 
 
 def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:
@@ -227,7 +237,9 @@ def _check(prediction: Prediction) -> None:
         raise wrong("variability", "routing: shortest draws no routes", "leave out `ecmp`, or write `routing: ecmp`")
     if not drawable(prediction.program, prediction.topology):
         why = "`ecmp` changes nothing: no message has several equal routes"
-        raise wrong("variability", why, "leave out `ecmp`, or place ranks on several leaves of a fabric with spines")
+        raise wrong(
+            "variability", why, "leave out `ecmp`, or place ranks on several leaves of a fabric with several `spines`"
+        )
     others = {"slow_links": spec.slow_links, "faults": scenario.faults}
     if (named := next(filter(others.get, others), None)) and load_profile(scenario.profile).as_nccl:
         why = f"NCCL's calls cannot have both random routes and {named.replace('_', ' ')}"

@@ -112,6 +112,7 @@ class ResultRow(Mapping[str, Any]):
     time_us_p95_high: float | None = _quantile("upper end of the 95 % interval of the 95th percentile")
     time_us_p99_low: float | None = _quantile("lower end of the 95 % interval of the 99th percentile")
     time_us_p99_high: float | None = _quantile("upper end of the 95 % interval of the 99th percentile")
+    even_paths_us: float | None = _column("time if switches spread each message evenly over its equal routes", "us")
     failed_runs: int | None = _column("replications that a fault made fail; each counts with the time of its failure")
     transport: str | None = _column("profile of the messages between nodes, where `profile` has only the costs of GPUs")
     library_version: str | None = _column("release of the library that was asked for")

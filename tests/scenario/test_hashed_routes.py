@@ -231,7 +231,8 @@ def test_draws_below_the_topology() -> None:
     row, other = ran(*SHIFT, paths), ran(*SHIFT, "variability={ecmp: {flows: 2}}", "replications=30")
     columns = ("time_us", "time_us_p50", "time_us_p95", "lower_bound_us")
     assert [row[each] for each in columns] == [other[each] for each in columns]
-    assert row["time_us_p95"] > row["lower_bound_us"]
+    even = predict(asked(*SHIFT, TREE.replace("link:", "routing: adaptive, link:"))).time_us
+    assert row["even_paths_us"] == other["even_paths_us"] == even < row["time_us_p95"]
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95])
