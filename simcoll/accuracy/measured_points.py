@@ -15,7 +15,7 @@ from simcoll.errors import Diagnostic, InputError, Place
 from simcoll.formats.measured import MeasuredRow
 from simcoll.formats.measured.gpu_names import contradiction, named, ruled_out
 from simcoll.nccl.algorithm_names import COLLECTIVES, SCHEDULES, name_of
-from simcoll.nccl.tuner_constants import nearest
+from simcoll.nccl.tuner_constants import Library, nearest
 from simcoll.prediction.lowered_call import library
 from simcoll.prediction.placed_topology import network_of
 from simcoll.scenario import scenario_files
@@ -195,7 +195,8 @@ class RowQuestions:
             return {"profile": UNFITTED}
         if self.profile is None:
             return {}
-        release = nearest(row.library_version, row.collective) if row.library_version else None
+        library: Library = "rccl" if row.library == "rccl" else "nccl"
+        release = nearest(row.library_version, row.collective, library) if row.library_version else None
         forced = {name.upper(): row.others.get(f"env.{name}") for name in ("nccl_algo", "nccl_proto")}
         env = {name: text for name, text in forced.items() if text and row.collective in COLLECTIVES}
         keys = {"profile": self.profile, "library_version": release, "protocol": self._protocol(row), "env": env}

@@ -146,11 +146,12 @@ def check(version: str | None, collective: str) -> None:
     _checked(version, _oldest_of(collective), read("nccl").newest, "nccl")
 
 
-def nearest(version: str, collective: str = "") -> str | None:
-    """Return the release of NCCL in a text such as `2.27.3+cuda12.4`; for an older release than simcoll knows, return
-    the oldest known one. None if the text has no release."""
+def nearest(version: str, collective: str = "", library: Library = "nccl") -> str | None:
+    """Return the release of a library in a text such as `2.27.3+cuda12.4`; for an older release than simcoll knows,
+    return the oldest known one. None if the text has no release."""
     release = re.search(r"[0-9]+\.[0-9]+", version)
-    return max(_oldest_of(collective), release[0], key=numbers) if release else None
+    oldest = read("rccl").oldest if library == "rccl" else _oldest_of(collective)
+    return max(oldest, release[0], key=numbers) if release else None
 
 
 def _oldest_of(collective: str) -> str:

@@ -311,6 +311,14 @@ def test_a_slow_node_is_found_by_itself(tmp_path: Path) -> None:
     assert (found["cause"], found["where"]["host"]) == ("bad node", "hostc")
 
 
+def test_a_release_of_rccl_that_is_too_old_is_judged_by_the_oldest_known(tmp_path: Path) -> None:
+    """As one of NCCL is: RCCL names itself so in its log, or by the release of HIP."""
+    rate = simcoll.predict("all_reduce", on="mi300x", size="1 GiB").busbw
+    rows = of_hosts(rate, "hosta").replace("NVIDIA H100 80GB HBM3", "AMD Instinct MI300X")
+    found = diagnosis(tmp_path, said(0, "NCCL INFO NCCL version 2.18.3+hip5.7") + rows)
+    assert (found["verdict"], found["machine"]) == ("healthy", "mi300x"), found["text"]
+
+
 # --- healthy logs, damaged logs, long logs ---
 
 

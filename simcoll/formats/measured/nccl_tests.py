@@ -349,7 +349,7 @@ def _complete(test: _Test, lead: LocatedCells, tail: list[str], values: list[tup
 
 
 def _library(text: str) -> LocatedCells:
-    library = "rccl" if re.search(r"rccl", text, re.IGNORECASE) else "nccl"
+    library = "rccl" if re.search(r"rccl|\+hip[0-9]", text, re.IGNORECASE) else "nccl"
     said = VERSION.search(text)
     version = said[1] if said else _decoded(code[1]) if (code := _CODE.search(text)) else None
     return {"library": (library, None), **({"library_version": (version, None)} if version else {})}
