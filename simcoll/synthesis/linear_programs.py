@@ -5,6 +5,7 @@ bound by themselves, whatever solver found them.
 
 *all_reduce*: rank u reduces a share x_u of the data, and broadcasts the result. Each link's bandwidth is divided
 between the two phases. Within a phase all cuts must be wide enough; cuts are added while one is too narrow.
+Ranks, switches and links that are alike (`symmetry`) have one variable.
 *all_to_all*: a flow of each rank's data to all others (multi-commodity flow); ranks may relay."""
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from simcoll.errors import RefusedError
 from simcoll.synthesis.bounds import Bools, Bound, witness
 from simcoll.synthesis.flow_graph import FlowGraph, Flows, Integers
+from simcoll.synthesis.symmetry import orbits_of
 
 FINEST: Final = 2**40  # units into which bandwidths in floating point are divided for maximum flows
 NARROW: Final = 1e-9  # by which share of the throughput a cut is too narrow
@@ -64,49 +66,85 @@ def balanced(graph: FlowGraph, weights: Integers) -> tuple[Bound, Floats]:
 def _by_cuts(graph: FlowGraph, phases: int, weights: Integers | None) -> tuple[Bound, Floats, list[Floats]]:
     """Maximise the sum of the shares; with `weights` they are in this proportion. Phase 1 runs on the graph turned
     round. Of the best solutions return one that spreads load and roots, so that few links are busy all the time."""
-    n, edges, ranks, wide = graph.n, len(graph.capacity), graph.ranks, graph.capacity.astype(float)
+    alike = _Alike.of(graph, weights)
+    n, edges, ranks, wide = len(alike.ranks), len(alike.edges), graph.ranks, graph.capacity[alike.edges].astype(float)
     columns, turned = n + phases * edges, [graph, graph.reversed]
-    alone = [np.arange(len(graph.names)) == rank for rank in ranks]
+    alone = [np.arange(len(graph.names)) == rank for rank in ranks[alike.ranks]]
     cuts = [_Cut(p, side, turned[p].out_of(side)) for p in range(phases) for one in alone for side in (one, ~one)]
     flows = [Flows(len(graph.names), turned[p].tails, turned[p].heads, 100 * n) for p in range(phases)]
-    same = _balances(graph, phases, columns)
+    same = _balances(graph, alike, phases, columns)
     if weights is not None:
         fixed = np.zeros((n, columns))
         fixed[:, :n] = np.diag(np.full(n, float(weights.max())))
-        fixed[:, int(np.argmax(weights))] -= weights
+        fixed[:, alike.of_rank[np.argmax(weights)]] -= weights[alike.ranks]
         same = np.vstack([same, fixed])
     load = np.hstack([np.zeros((edges, n)), *[np.eye(edges)] * phases])
+    many, links = np.bincount(alike.of_rank), np.bincount(alike.of_edge)
 
     def row(cut: _Cut) -> Floats:
         made = np.zeros(columns)
-        made[:n], made[n + cut.phase * edges + cut.out] = cut.side[ranks], -1
+        made[:n] = np.bincount(alike.of_rank[cut.side[ranks]], minlength=n)
+        made[n + cut.phase * edges :][:edges] = -np.bincount(alike.of_edge[cut.out], minlength=edges)
         return made
 
     def solved(spread: float) -> Any:
         """Return the solution that all cuts allow: of the greatest sum, or with this sum and `spread` load."""
         while True:
             table, limits = np.vstack([*map(row, cuts), load]), np.concatenate([np.zeros(len(cuts)), wide])
-            goal, equal = np.append(-np.ones(n), np.zeros(columns - n)), same
+            goal, equal = np.append(-many.astype(float), np.zeros(columns - n)), same
             if spread:  # more columns: what each link carries above shares of its capacity, and the largest root
-                over, most = len(SHARES) * edges, np.vstack([-np.ones(n), np.eye(n)])
+                over, most = len(SHARES) * edges, np.vstack([-many, np.eye(n)])
                 more = np.hstack([np.vstack([load] * len(SHARES)), -np.eye(over), np.zeros((over, 1))])
                 roots = np.hstack([most, np.zeros((n + 1, columns - n + over)), -np.sign(np.arange(n + 1.0))[:, None]])
                 table = np.vstack([np.hstack([table, np.zeros((len(table), over + 1))]), more, roots])
                 limits = np.concatenate([limits, *(share * wide for share in SHARES), [-spread], np.zeros(n)])
-                goal = np.concatenate([np.zeros(columns), np.tile(1 / wide, len(SHARES)), [1 / spread]])
+                goal = np.concatenate([np.zeros(columns), np.tile(links / wide, len(SHARES)), [1 / spread]])
                 equal = np.hstack([same, np.zeros((len(same), over + 1))])
             found = _minimised(goal, table, limits, equal)
-            shares, widths = found.x[:n], np.split(found.x[n:columns], phases)
-            narrow = [cut for p in range(phases) for cut in _too_narrow(turned[p], p, flows[p], shares, widths[p])]
+            shares, widths = found.x[:n][alike.of_rank], np.split(found.x[n:columns], phases)
+            narrow = [
+                cut
+                for p in range(phases)
+                for cut in _too_narrow(turned[p], p, flows[p], shares, widths[p][alike.of_edge], ranks[alike.ranks])
+            ]
             if not narrow:
                 return found
             cuts.extend(narrow)
 
     found = solved(0.0)
-    value, prices = float(found.x[:n].sum()), -found.ineqlin.marginals[: len(cuts)]
-    bound = _proved(graph, list(cuts), prices, found.eqlin.marginals, weights, value, phases)
+    value, prices = float(found.x[:n] @ many), -found.ineqlin.marginals[: len(cuts)]
+    bound = _proved(graph, alike, list(cuts), prices, found.eqlin.marginals, weights, value, phases)
     even = solved(value * (1 - 1e-10)).x
-    return bound, even[:n], np.split(even[n:columns], phases)
+    return bound, even[:n][alike.of_rank], [each[alike.of_edge] for each in np.split(even[n:columns], phases)]
+
+
+class _Alike(NamedTuple):
+    """Which ranks, switches and edges are alike: the first of each kind, and the kind of each. Ranks are numbered as
+    ranks, switches as in `FlowGraph.switches`."""
+
+    ranks: Integers
+    of_rank: Integers
+    switches: Integers
+    of_switch: Integers
+    edges: Integers
+    of_edge: Integers
+
+    @classmethod
+    def of(cls, graph: FlowGraph, weights: Integers | None) -> _Alike:
+        """Return what is alike in a graph whose ranks have `weights`."""
+        found = orbits_of(graph, weights)
+        columns = found.vertices[graph.ranks], found.vertices[graph.switches], found.edges
+        return cls(
+            *(each for column in columns for each in np.unique(column, return_index=True, return_inverse=True)[1:])
+        )
+
+    def means(self, values: list[Fraction], kinds: Integers) -> list[Fraction]:
+        """Return the mean of the `values` of each kind, for each value."""
+        sums = [Fraction()] * (int(kinds.max(initial=-1)) + 1)
+        for kind, value in zip(kinds.tolist(), values, strict=True):
+            sums[kind] += value
+        counts = np.bincount(kinds).tolist()
+        return [sums[kind] / counts[kind] for kind in kinds.tolist()]
 
 
 def _minimised(goal: Floats, table: Any, limits: Floats, same: Any) -> Any:
@@ -120,27 +158,27 @@ def _minimised(goal: Floats, table: Any, limits: Floats, same: Any) -> Any:
     return solved
 
 
-def _balances(graph: FlowGraph, phases: int, columns: int) -> Floats:
-    """Return rows, (switches · phases, columns), that say that as much enters a switch as leaves it."""
-    edges, size = len(graph.capacity), len(graph.switches)
+def _balances(graph: FlowGraph, alike: _Alike, phases: int, columns: int) -> Floats:
+    """Return rows, (kinds of switches · phases, columns), that say that as much enters a switch as leaves it."""
+    first, edges, size = len(alike.ranks), len(alike.edges), len(alike.switches)
     rows = np.zeros((phases * size, columns))
-    first = graph.n
-    for p in range(phases):
-        for number, switch in enumerate(graph.switches):
-            row = rows[p * size + number, first + p * edges : first + (p + 1) * edges]
-            row[graph.heads == switch] += 1
-            row[graph.tails == switch] -= 1
+    for number, switch in enumerate(np.array(graph.switches, np.int64)[alike.switches]):
+        more = [np.bincount(alike.of_edge[ends == switch], minlength=edges) for ends in (graph.heads, graph.tails)]
+        for p in range(phases):
+            rows[p * size + number, first + p * edges :][:edges] = more[0] - more[1]
     return rows
 
 
-def _too_narrow(graph: FlowGraph, phase: int, flows: Flows, shares: Floats, widths: Floats) -> list[_Cut]:
-    """Return the cuts of a phase that do not let all shares through."""
+def _too_narrow(
+    graph: FlowGraph, phase: int, flows: Flows, shares: Floats, widths: Floats, ends: Integers
+) -> list[_Cut]:
+    """Return the cuts of a phase that do not let all shares through to the vertices `ends`."""
     scale = FINEST / max(1.0, float(graph.capacity.sum()))
     flows.capacity[:] = 0
     flows.capacity[: flows.edges] = np.maximum(np.rint(widths * scale), 0)
     flows.capacity[flows.from_source(graph.ranks)] = parts = np.maximum(np.rint(shares * scale), 0).astype(np.int64)
     need, found = int(parts.sum()), dict[bytes, Bools]()
-    for rank in graph.ranks.tolist():
+    for rank in ends.tolist():
         if flows.flow(flows.source, rank, need) < need * (1 - NARROW) - len(parts) - flows.edges:
             side = flows.side()
             found[side.tobytes()] = side
@@ -149,6 +187,7 @@ def _too_narrow(graph: FlowGraph, phase: int, flows: Flows, shares: Floats, widt
 
 def _proved(
     graph: FlowGraph,
+    alike: _Alike,
     cuts: list[_Cut],
     prices: Floats,
     duals: Floats,
@@ -157,15 +196,16 @@ def _proved(
     phases: int,
 ) -> Bound:
     """Return the bound that the prices of cuts prove. Each unit of a share pays the prices of all cuts that hold its
-    root; a link costs what the dearer phase pays for it, and what the potentials of switches add."""
+    root; a link costs what the dearer phase pays for it, and what the potentials of switches add. Each cut stands for
+    all that symmetries make of it, so that what is alike costs and pays the mean."""
     paying = np.flatnonzero(prices > 1e-9)
-    potentials = duals[: phases * len(graph.switches)].reshape(phases, -1)
+    potentials = duals[: phases * len(alike.switches)].reshape(phases, -1) / np.bincount(alike.of_switch)
     ends = list(zip(graph.tails.tolist(), graph.heads.tolist(), strict=True))
 
     def priced(rounded: _Rounding) -> _Priced:
         cost, paid = [Fraction()] * len(ends), [Fraction()] * graph.n
         for p in range(phases):
-            height = dict(zip(graph.switches, map(rounded, potentials[p].tolist()), strict=True))
+            height = dict(zip(graph.switches, map(rounded, potentials[p][alike.of_switch].tolist()), strict=True))
             own = [height.get(v, Fraction()) - height.get(u, Fraction()) for u, v in ends]
             for number in paying.tolist():
                 if cuts[number].phase == p:
@@ -174,7 +214,8 @@ def _proved(
                         own[edge] += price
                     paid = [all_paid + price * int(has) for all_paid, has in
                             zip(paid, cuts[number].side[graph.ranks], strict=True)]  # fmt: skip
-            cost = list(map(max, cost, own))
+            cost = list(map(max, cost, alike.means(own, alike.of_edge)))
+        paid = alike.means(paid, alike.of_rank)
         if weights is None:
             return cost, min(paid)
         parts = zip(paid, weights.tolist(), strict=True)
@@ -204,31 +245,38 @@ def _bound(graph: FlowGraph, priced: Callable[[_Rounding], _Priced], value: floa
     return Bound(best * parts * graph.unit, "lp", *witness(graph, devices, links), exact)
 
 
-def all_to_all(graph: FlowGraph) -> tuple[Bound, Floats]:
+def all_to_all(graph: FlowGraph, of_kinds: bool = False) -> tuple[Bound, Floats]:
     """Return the bound of all_to_all, and the flow of each rank's data over each edge at the best rate, (n, edges), in
-    units of the graph. Raises RefusedError for too many ranks."""
+    units of the graph. With `of_kinds` there are flows of one rank of each kind only, whose mean over all symmetries
+    fits the links. Raises RefusedError for too many ranks."""
     from scipy.sparse import coo_array
 
-    n, edges, vertices = graph.n, len(graph.capacity), len(graph.names)
+    alike = _Alike.of(graph, None) if of_kinds else None
+    sources = alike.ranks if alike else np.arange(graph.n)
+    kind_of = alike.of_edge if alike else np.arange(len(graph.capacity))
+    n, edges, vertices = len(sources), len(graph.capacity), len(graph.names)
     if n * edges > MOST_FLOWS:
-        raise RefusedError(f"all_to_all on {n} ranks and {edges} links is too large a linear program; take fewer ranks")
+        problem = f"all_to_all on {graph.n} ranks and {edges} links is too large a linear program"
+        raise RefusedError(f"{problem}; take fewer ranks")
     source, edge = (each.ravel() for each in np.meshgrid(np.arange(n), np.arange(edges), indexing="ij"))
     column = source * edges + edge
     rows = np.concatenate([source * vertices + graph.heads[edge], source * vertices + graph.tails[edge]])
     values = np.concatenate([np.ones(n * edges), -np.ones(n * edges)])
-    owner, end = (each.ravel() for each in np.meshgrid(np.arange(n), np.arange(n), indexing="ij"))
-    apart = owner != end
+    owner, end = (each.ravel() for each in np.meshgrid(np.arange(n), np.arange(graph.n), indexing="ij"))
+    apart = sources[owner] != end
     rows = np.concatenate([rows, owner[apart] * vertices + graph.ranks[end[apart]]])
     columns = np.concatenate([column, column, np.full(apart.sum(), n * edges)])
     values = np.concatenate([values, -np.ones(apart.sum())])
-    kept = np.delete(np.arange(n * vertices), np.arange(n) * vertices + graph.ranks)  # a source gives what is needed
+    giving = np.arange(n) * vertices + graph.ranks[sources]  # as much as is needed
+    kept = np.delete(np.arange(n * vertices), giving)
     same = coo_array((values, (rows, columns)), shape=(n * vertices, n * edges + 1)).tocsr()[kept]
-    shared = coo_array((np.ones(n * edges), (edge, column)), shape=(edges, n * edges + 1)).tocsr()
+    many = np.bincount(alike.of_rank)[source] if alike else np.ones(n * edges)
+    shared = coo_array((many, (kind_of[edge], column)), shape=(int(kind_of.max()) + 1, n * edges + 1)).tocsr()
     goal = np.zeros(n * edges + 1)
     goal[-1] = -1
-    solved = _minimised(goal, shared, graph.capacity.astype(float), same)
+    solved = _minimised(goal, shared, np.bincount(kind_of, graph.capacity).astype(float), same)
     rate = float(solved.x[-1])
-    return _by_lengths(graph, -solved.ineqlin.marginals, rate), solved.x[:-1].reshape(n, edges)
+    return _by_lengths(graph, -solved.ineqlin.marginals[kind_of], rate), solved.x[:-1].reshape(n, edges)
 
 
 def _by_lengths(graph: FlowGraph, prices: Floats, value: float) -> Bound:

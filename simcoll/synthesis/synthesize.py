@@ -136,9 +136,13 @@ def _planned(
     if few_steps:
         return _few_steps(plan_of(collective, topology, places, root=root, max_trees=max_trees))
     graph = FlowGraph.of(topology, places)
-    if graph.n > MOST_RANKS and graph.switches:
-        return _of_wide_ways(collective, topology, graph, root)
-    bound, shares, widths = _bounded(collective, graph, root)
+    large = graph.n > MOST_RANKS and bool(graph.switches) and TURNED.get(collective, collective) != "scatter"
+    bound, shares, widths = _bounded(collective, graph, root, of_kinds=large)
+    if large or (graph.switches and collective in ("all_gather", "reduce_scatter", "all_reduce")):
+        # low trees over the widest links reach the bound where nodes are alike and have a NIC for each rank
+        wide = _few_steps(Plan(collective, topology, graph, bound, [], 0, 0, 1, root), wide=True)
+        if large or wide.rate == bound.rate:
+            return wide
     return Plan(
         collective, topology, graph, bound, *_moves(collective, graph, bound, shares, widths, root, max_trees), root
     )
@@ -146,12 +150,14 @@ def _planned(
 
 def bound_of(collective: str, topology: Topology, places: Sequence[str], root: int = 0) -> Bound:
     """Return the bound of a collective's throughput. Raises RefusedError for a collective without one."""
-    return _bounded(collective, FlowGraph.of(topology, places), root)[0]
+    return _bounded(collective, FlowGraph.of(topology, places), root, of_kinds=True)[0]
 
 
-def _bounded(collective: str, graph: FlowGraph, root: int) -> tuple[Bound, Floats, list[Floats]]:
-    """Return the bound, each rank's share as a root, and the capacities of phases: of broadcasts, then of
-    reductions."""
+def _bounded(
+    collective: str, graph: FlowGraph, root: int, of_kinds: bool = False
+) -> tuple[Bound, Floats, list[Floats]]:
+    """Return the bound, each rank's share as a root, and the capacities of phases: of broadcasts, then of reductions;
+    for all_to_all the flows of all ranks, or with `of_kinds` of one rank of each kind."""
     if collective in BY_CUT:
         bound = by_cut(collective, graph, root)
         rooted = TURNED.get(collective, collective) == "broadcast"
@@ -165,7 +171,7 @@ def _bounded(collective: str, graph: FlowGraph, root: int) -> tuple[Bound, Float
         bound, phases = linear_programs.all_reduce(graph)
         return bound, phases.shares, [phases.broadcast, phases.reduce]
     if collective == "all_to_all":
-        bound, flows = linear_programs.all_to_all(graph)
+        bound, flows = linear_programs.all_to_all(graph, of_kinds)
         return bound, np.ones(graph.n), list(flows)
     raise RefusedError(f"no schedule of {collective} is synthesised; take one of {', '.join(COLLECTIVES)}")
 
@@ -391,15 +397,6 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
         routes=tuple(routes),
         **fields,
     )
-
-
-def _of_wide_ways(collective: str, topology: Topology, graph: FlowGraph, root: int) -> Plan:
-    """Return the plan of a large cluster: trees over the widest links. They reach the bound where nodes are alike and
-    have a NIC for each rank; the loads of links say whether they do. Raises RefusedError for other collectives."""
-    if collective not in BY_CUT or TURNED.get(collective, collective) == "scatter":
-        raise RefusedError(f"{collective} is synthesised for at most {MOST_RANKS} ranks behind switches; take fewer")
-    empty = Plan(collective, topology, graph, by_cut(collective, graph, root), [], 0, 0, 1, root)
-    return _few_steps(empty, wide=True)
 
 
 def _usual(topology: Topology, src: str, dst: str) -> list[tuple[str, str]]:

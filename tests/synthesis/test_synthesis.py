@@ -17,8 +17,10 @@ import yaml
 
 import simcoll
 from simcoll.errors import RefusedError
+from simcoll.synthesis import linear_programs
 from simcoll.synthesis.bounds import by_cut
 from simcoll.synthesis.flow_graph import FlowGraph
+from simcoll.synthesis.symmetry import orbits_of
 from simcoll.synthesis.synthesize import COLLECTIVES, bound_of, load_of, plan_of, rate_of
 
 ORACLES = yaml.safe_load((Path(__file__).parents[2] / "validation" / "synthesis.yaml").read_text(encoding="utf-8"))
@@ -222,6 +224,32 @@ def test_recommend_ends_with_what_can_be_had() -> None:
     found = advice["recommendations"][0]["attainable"]
     assert found["synthesized_us"] < found["time_us"] and found["bound_kind"] == "cut"
     assert "a synthesised schedule is" in advice.text
+
+
+@names([oracle for oracle in ORACLES if oracle["ranks"] <= 9])
+def test_what_is_alike_has_one_variable(oracle: dict[str, Any]) -> None:
+    """The program of an all_to_all on one rank of each kind gives the bound that all ranks give."""
+    topology, places = of(oracle)
+    graph = FlowGraph.of(topology, places)
+    found, whole = (linear_programs.all_to_all(graph, of_kinds)[0] for of_kinds in (True, False))
+    assert found.rate == whole.rate and found.exact == whole.exact
+
+
+def test_alike_is_checked() -> None:
+    """A ring of equal links turns; with one link wider it does not, and only the wide link's ends are alike."""
+    pairs = [(str(a), str((a + 1) % 6)) for a in range(6)]
+    ring = {ends: 25 for pair in pairs for ends in (pair, pair[::-1])}
+    for wider, orbits in (({}, 1), ({("0", "1"): 50, ("1", "0"): 50}, 3), ({("0", "1"): 50}, 6)):
+        found = orbits_of(FlowGraph.of(network(ring | wider), [str(rank) for rank in range(6)]))
+        assert len(set(found.vertices.tolist())) == orbits
+
+
+@pytest.mark.thorough
+def test_an_all_reduce_of_equal_nodes_reaches_its_bound() -> None:
+    """16 nodes of 8 GPUs, each with a NIC: each unit crosses 4 · 15 times a direction of the 128 NICs."""
+    topology = simcoll.Topology.load("dgx-a100", nodes=16)
+    plan = plan_of("all_reduce", topology, topology.ranks)
+    assert plan.rate == plan.bound.rate == Fraction(2 * 128 * int(topology.bandwidths.min()), 60)
 
 
 @pytest.mark.long
