@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -35,23 +34,19 @@ class CallSums(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CallProgram:
-    """A call of a plan. `make` makes its program when it is first needed. A `stream` of more than `long` transfers is
-    folded, i.e. simulated by a few ranks, if possible. `in_loops` returns the call as one loop and the number of loops,
-    or None if it cannot be stored as loops."""
+    """A call of a plan, `whole`, whose program is made when it is first needed. A stream of more than `LONG` transfers
+    is folded, i.e. simulated by a few ranks, if possible."""
 
-    make: Callable[[], Program]
-    stream: StreamedProgram | None = None
-    long: int = LONG
-    in_loops: Callable[[], LoopedProgram | None] = lambda: None
+    whole: StreamedProgram
 
     @cached_property
     def program(self) -> Program:
         """The program of the call, with all its transfers."""
-        return self.make()
+        return self.whole.bind()
 
     @cached_property
     def _looped(self) -> LoopedProgram | None:
-        found = self.in_loops()  # with a cache of its own, as the call may run many times
+        found = self.whole.looped()  # with a cache of its own, as the call may run many times
         return found and replace(found, one=replace(found.one, memo={}))
 
     @property
@@ -60,20 +55,20 @@ class CallProgram:
         return self._looped.one if self._looped else self.program
 
     @property
-    def network(self) -> RoutedNetwork | Program:
+    def network(self) -> RoutedNetwork:
         """The network of the call: its links, with the bandwidths and latencies that the call finds there."""
-        return self.stream.network if self.stream else self._bound
+        return self.whole.network
 
     @property
     def params(self) -> Params:
-        """The parameters of the call; `chunk` and `slots` may be 0 if it runs as loops."""
-        return self.stream.params if self.stream else self._bound.params
+        """The parameters of the call."""
+        return self.whole.params
 
     @cached_property
     def _few(self) -> tuple[Folded, Program] | None:
         """The folded schedule and program of a long stream, in which a few ranks stand for all; None if not folded."""
-        whole = self.stream
-        if whole is None or not isinstance(whole.stream, StreamedSchedule) or whole.transfers <= self.long:
+        whole = self.whole
+        if not isinstance(whole.stream, StreamedSchedule) or whole.weights is not None or whole.transfers <= LONG:
             return None
         if whole.params.channels != 1 or whole.params.slots:
             return None

@@ -448,5 +448,4 @@ def _bound(asked: Scenario, rated: Topology, costs: CostSetting) -> PlannedCall:
         call = runs.lower(asked, rated, costs)
         call = predict_call(asked, rated, costs).lowered if len(call.differing()) > 1 else call
     whole, proof = program_of(call.point, call.network, call.places)
-    streamed = isinstance(whole.stream, StreamedSchedule) and whole.weights is None
-    return PlannedCall(call, proof, CallProgram(whole.bind, whole if streamed else None, in_loops=whole.looped))
+    return PlannedCall(call, proof, CallProgram(whole))

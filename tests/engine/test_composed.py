@@ -10,8 +10,7 @@ import pytest
 from extras import batches
 from networks import devices, schedule, star
 
-from simcoll.engine import fast
-from simcoll.engine.binding import bind
+from simcoll.engine import call_program, fast
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import composed_ps
 from simcoll.engine.joined_program import Operation, join
@@ -97,8 +96,8 @@ def check(seed: int) -> bool:
             gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
         )  # fmt: skip
         where = (*(topology.ranks[rank] for rank in ranks), *devices(topology, plan)[plan.n :])
-        bound = bind(plan, topology, where, params, 16_000 * len(ranks))
-        made.append((np.array(ranks), CallProgram(lambda bound=bound: bound)))
+        whole = StreamedProgram(plan, topology, where, params, 16_000 * len(ranks))
+        made.append((np.array(ranks), CallProgram(whole)))
     operations, calls = rng.choice([groups, training])(rng, made)
     found, expected = both(operations, calls, RANKS, topology)
     assert found in (None, expected.makespan_ps), seed
@@ -116,10 +115,11 @@ def test_calls_that_overlap_are_seen(eighths: int) -> None:
     """A call that begins while another one is under way, or soon after, though neither waits for the other; and a third
     one at that time, after something waited for the first."""
     n, topology = 5, star(5, Link(50 * 10**9, latency_ps=500_000))
-    program = bind(
+    whole = StreamedProgram(
         schedule("all_gather", "ring", n), topology, topology.ranks, Params(sharing="fifo", channels=1), 10**6
     )
-    call, ranks, some = CallProgram(lambda: program), np.arange(n), np.arange(1)
+    call, ranks, some = CallProgram(whole), np.arange(n), np.arange(1)
+    program = call.program
     alone = call.alone(np.zeros(n, np.int64), np.zeros(len(topology.links), np.int64))
     assert alone
     begin, then = 10**6, 10**6 + 2 * alone.over
@@ -135,7 +135,7 @@ def test_calls_that_overlap_are_seen(eighths: int) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_folded_call_is_the_whole_one(late: bool) -> None:
+def test_a_folded_call_is_the_whole_one(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of which some ranks stand for all, back to back, end on each rank as those of all ranks do; where one rank
     is late, they are run whole."""
     n, topology = 12, star(12, Link(50 * 10**9, latency_ps=500_000))
@@ -144,8 +144,9 @@ def test_a_folded_call_is_the_whole_one(late: bool) -> None:
     took = np.full(n, 10**6)
     took[3] += 10**8 * late
     times = []
-    for call in (CallProgram(spec.bind, spec, long=0), CallProgram(spec.bind)):
-        ranks = np.arange(n)
+    for long in (0, call_program.LONG):
+        monkeypatch.setattr(call_program, "LONG", long)
+        call, ranks = CallProgram(spec), np.arange(n)
         operations = [Operation(ranks, None, took), *(Operation(ranks, None, 0, (i,)) for i in range(3))]
         times.append(composed_ps(operations, [None, call, call, call], n, topology))
         operations[1:] = [op._replace(program=call.program) for op in operations[1:]]
@@ -155,7 +156,7 @@ def test_a_folded_call_is_the_whole_one(late: bool) -> None:
     assert None not in times and len(set(times)) == 1
 
 
-def test_what_is_folded_serves_other_rates() -> None:
+def test_what_is_folded_serves_other_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that was folded once ends as the whole one does on links of other rates, be one of them slower or none."""
     n, plain = 12, star(12, Link(50 * 10**9, latency_ps=500_000))
     stream, nothing = algorithms.stream("all_gather", "ring", n), np.zeros(n, np.int64)
@@ -164,8 +165,10 @@ def test_what_is_folded_serves_other_rates() -> None:
         rates[3] = slow * 10**9
         network = plain.with_rates(rates, plain.latencies)
         spec = StreamedProgram(stream, network, network.ranks, Params(sharing="fifo", channels=1), 12_000)
-        folded, whole = CallProgram(spec.bind, spec, long=0), CallProgram(spec.bind)
         busy = np.zeros(len(rates), np.int64)
-        found, expected = (call.alone(nothing, busy) for call in (folded, whole))
+        expected = CallProgram(spec).alone(nothing, busy)
+        with monkeypatch.context() as shorter:
+            shorter.setattr(call_program, "LONG", 0)
+            found = CallProgram(spec).alone(nothing, busy)
         assert found is not None and expected is not None
         assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
