@@ -303,7 +303,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.fake = torch_private.fake_mode() if RECORDER.fake else None
-        self.functional: dict[int, int] = {}  # results of functional collectives by identity -> the call
+        self.functional: dict[int, int] = {}  # storages of functional collectives' results -> the call
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -365,10 +365,12 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         name = func.overloadpacket.__name__
         given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
         if name == "wait_tensor":
-            number = self.functional.pop(id(args[0]), None)
+            number = self.functional.pop(RECORDER.allocations.number(args[0].untyped_storage()), None)
             if number is not None:
                 RECORDER.wait(number)
             return args[0]
+        if name == "_wrap_tensor_autograd":
+            return torch_private.functional.AsyncCollectiveTensor(args[0])
         if name == "batch_p2p_ops":
             group = given["group_name"]
             for kind, peer, tensor in zip(given["op_list"], given["peer_list"], given["tensors"], strict=True):
@@ -388,7 +390,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         answer(kind, inputs, outputs, RECORDER.call_of(number), given.get("input_split_sizes"))
         if functional:
             for out in outputs:
-                self.functional[id(out)] = number
+                self.functional[RECORDER.allocations.number(out.untyped_storage())] = number
             single = not str(func._schema.returns[0].type).startswith("List")
             return outputs[0] if single else outputs
         work = Done(outputs, lambda: RECORDER.wait(number)).boxed()

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -100,21 +101,33 @@ def test_a_large_script_needs_no_memory(first: str, tmp_path: Path) -> None:
     assert predict(str(tmp_path / "plan.yaml")).time_ps == found.prediction.time_ps
 
 
+MODELS = {
+    "ddp": "layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)\n"
+    "model = torch.nn.parallel.DistributedDataParallel(layer)\n",
+    "tp": "from torch.distributed.tensor.parallel import *\n"
+    "model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64))\n"
+    "mesh = dist.init_device_mesh('cuda', (8,))\n"
+    "parallelize_module(model, mesh, {'0': ColwiseParallel(), '2': RowwiseParallel()})\n",
+}
+
+
 @torch_needed
 @pytest.mark.ranks
-def test_a_step_without_memory_takes_as_long(tmp_path: Path) -> None:
-    """A large tensor that nobody reads makes the script run without memory. Its kernels are the same, attention with
-    dropout too."""
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_step_without_memory_is_the_same(kind: str, tmp_path: Path) -> None:
+    """A large tensor that nobody reads makes the script run without memory. Its operations are the same, attention with
+    dropout and what waits for calls, too. With tensor parallelism nothing runs beside a call."""
     path, found = tmp_path / "train.py", []
     for first in ("", "large = torch.empty(2**26)\n"):
         path.write_text(
-            BEGIN + first + "layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)\n"
-            "model = torch.nn.parallel.DistributedDataParallel(layer)\n"
-            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            f"{BEGIN}{first}{MODELS[kind]}optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
             "for _ in range(2):\n    model(torch.randn(2, 16, 64)).sum().backward()\n    optimizer.step()\n"
         )
-        found.append(dry_run(str(path), world=8, on="hgx-h100").document()["compute_us"])
-    assert found[0] == found[1] > 0
+        found.append(dry_run(str(path), world=8, on="hgx-h100"))
+    assert found[0].scenario["workload"] == found[1].scenario["workload"]
+    if kind == "tp":
+        operations = found[1].scenario["workload"]["operations"]
+        assert all([each["name"]] == after["after"] for each, after in pairwise(operations) if "time" not in each)
 
 
 @torch_needed
