@@ -47,7 +47,10 @@ def dry_run(
         cure = f"give --nodes {-(-world // cluster.gpus)}, or leave it out"
         raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {nodes * cluster.gpus} GPUs", cure)  # type: ignore[operator]
     job = Job(script, tuple(args), world, local, cluster.told, steps)
-    found = DryRun(script, world, nodes, cluster, record_differing(job, all_ranks))
+    records = record_differing(job, all_ranks)
+    if any(each.compiled for each in records.values()):
+        cluster = Cluster.named(on, **{**computing, "kernels": computing.get("kernels") or "compiled"})
+    found = DryRun(script, world, nodes, cluster, records)
     return replace(found, advice=tuple(advised(found, job))) if advise else found
 
 

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 @click.option("--steps", type=WholeFrom(1), help="Stop the script after N steps of its optimizer.")
 @click.option("--all-ranks", is_flag=True, help="Record every rank, and list the collectives of each.")
 @click.option("--gpu", help="GPU that computes.  [default: the machine's]")
-@click.option("--kernels", type=click.Choice(["eager", "compiled"]), help="How PyTorch runs kernels.  [default: eager]")
+@click.option(
+    "--kernels",
+    type=click.Choice(["eager", "compiled"]),
+    help="How PyTorch runs kernels.  [default: eager; compiled if the script calls torch.compile]",
+)
 @click.option("--attention", metavar="NAME", help="Kernel of attention.  [default: flash2]")
 @click.option("--cuda-graphs", is_flag=True, help="Launch kernels by CUDA graphs.")
 @click.option("--advise", is_flag=True, help="Try larger buckets of DDP, and FSDP2 without resharding, too.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import sys
 import time
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -240,6 +241,7 @@ class Recorder:
     mail: Mailbox | None = None
     initialized: bool = False
     in_optimizer: bool = False
+    compiled: bool = False
     fake: bool = False
     flop: float = 0.0
     nbytes: float = 0.0
@@ -251,6 +253,16 @@ class Recorder:
     def starts(self) -> None:
         """Note that the script makes its process group."""
         self.initialized = True
+
+    def compiles(self, compile_: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `torch.compile` that notes its use. While operations are recorded, it compiles nothing."""
+
+        def noted(*args: Any, fullgraph: bool = False, **kwargs: Any) -> Any:
+            self.compiled = True
+            warnings.filterwarnings("ignore", "Using `torch.compile")  # of the hook that sees which models are called
+            return compile_(*args, **kwargs)
+
+        return noted
 
     def add(self, part: Part) -> int:
         """Add a part; return its number."""
@@ -370,7 +382,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
                 RECORDER.wait(number)
             return args[0]
         if name == "_wrap_tensor_autograd":
-            return torch_private.functional.AsyncCollectiveTensor(args[0])
+            return torch_private.AsyncCollectiveTensor(args[0])
         if name == "batch_p2p_ops":
             group = given["group_name"]
             for kind, peer, tensor in zip(given["op_list"], given["peer_list"], given["tensors"], strict=True):

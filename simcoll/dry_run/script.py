@@ -44,8 +44,8 @@ CURES: Final = (  # words of an error of torch -> what to change
 @dataclass
 class RankRecord:
     """What one rank did. `marks`: how many parts there were after each step, `begin`: before the first forward pass.
-    `memory`: bytes by kind at their peak. `failed`: place, problem and cure of a script that ended in an error, and
-    `ended`: when."""
+    `memory`: bytes by kind at their peak. `compiled`: whether the script calls `torch.compile`. `failed`: place,
+    problem and cure of a script that ended in an error, and `ended`: when."""
 
     rank: int
     parts: list[Part] = field(default_factory=list)
@@ -54,6 +54,7 @@ class RankRecord:
     memory: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     fake: bool = False
+    compiled: bool = False
     too_large: bool = False
     failed: tuple[str, str, str] | None = None
     ended: float = field(default_factory=time.monotonic)
@@ -166,7 +167,8 @@ def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
 
 def recorded(rank: int, fake: bool) -> RankRecord:
     """Return what was recorded in this process."""
-    return RankRecord(rank, RECORDER.parts, RECORDER.marks, RECORDER.begin, RECORDER.memory, RECORDER.notes, fake)
+    took = RECORDER
+    return RankRecord(rank, took.parts, took.marks, took.begin, took.memory, took.notes, fake, took.compiled)
 
 
 @contextlib.contextmanager
@@ -217,7 +219,8 @@ def recording(
         if RECORDER.marks:
             forward.remove()
 
-    before_all = torch_private.patched()
+    before_all, compile_ = torch_private.patched(), torch.compile
+    torch.compile = RECORDER.compiles(compile_)
     torch_private.pretend(rank, world, RECORDER.starts)
     devices.install(rank % local, local, gpu)
     torch_private.watch_sizes(RECORDER.allocations.resized)
@@ -234,6 +237,7 @@ def recording(
         for stream in RECORDER.streams:
             stream.closed()
         torch_private.restore(before_all)
+        torch.compile = compile_
 
 
 def _held(models: Sequence[Any], optimizers: Sequence[Any]) -> dict[str, list[torch.Tensor]]:

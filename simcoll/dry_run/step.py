@@ -66,8 +66,9 @@ class Cluster:
         attention = next(name for name, each in attentions().items() if each is way.kernel)
         return [
             f"the GPU is {way.gpu}; times of matrix products: {way.label} (--gpu)",
-            f"{way.kernels} kernels, {'with' if way.cuda_graphs else 'without'} CUDA graphs: at least "
-            f"{1e6 * way.launch_s / kernels.KERNELS_OF_PASS:.1f} us a kernel (--kernels, --cuda-graphs)",
+            f"{way.kernels} kernels, {'with' if way.cuda_graphs else 'without'} CUDA graphs: a kernel takes at least "
+            f"{1e6 * way.launch_s / kernels.KERNELS_OF_PASS:.1f} us, as if launching a layer's pass, "
+            f"{1e6 * way.launch_s:.0f} us, launched {kernels.KERNELS_OF_PASS} (--kernels, --cuda-graphs)",
             f"the kernel of attention, if there is one, is {attention} (--attention)",
         ]
 

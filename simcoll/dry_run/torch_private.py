@@ -13,7 +13,7 @@ import torch.distributed.device_mesh
 import torch.distributed.fsdp
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # tensors with a shape and no memory: torch has no
 from torch._subclasses.fake_tensor import FakeTensorMode  # public name for them
-from torch.distributed import _functional_collectives as functional  # whose results wait when they are used
+from torch.distributed._functional_collectives import AsyncCollectiveTensor as AsyncCollectiveTensor  # waits when used
 from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the only group that needs no other rank
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # the only way to see every operation
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import documents
 import pytest
 from command import ROOT, command_names, simcoll
+from extras import needs
 
 from docs import generated
 from simcoll.config.yaml_tree import Model, field_texts, models
@@ -36,22 +37,24 @@ RUN = [page for page in PAGES if re.search(r"^```(console|python|pycon|yaml)$", 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", RUN, ids=names)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=needs("torch")) if page.stem == "dryrun" else page for page in RUN], ids=names
+)
 def test_a_page_is_a_session(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """From top to bottom, in one folder, every block of a page works, and prints what stands below it.
 
-    A YAML block or a text that opens with `# NAME` is that file. A command ends with 0, unless `echo $?` below it says
-    something else. Python blocks are programs, or sessions with what they print. With `--update-golden` what commands
-    print is written into the page."""
+    A block of YAML, text or `py` that opens with `# NAME` is that file. A command ends with 0, unless `echo $?` below
+    it says something else. Python blocks are programs, or sessions with what they print. With `--update-golden` what
+    commands print is written into the page."""
     monkeypatch.chdir(tmp_path)
     known = {name: dict(entries) for name, entries in registry.ALGORITHMS.items()}
     world: dict[str, object] = {"__name__": "docs"}
     whole = page.read_text("utf-8")
     try:
         for language, text in documents.every_block(whole):
-            if language in ("yaml", "text"):
+            if language in ("yaml", "text", "py"):
                 if name := re.match(r"# ([\w.-]+)\n", text):
                     Path(name[1]).write_text(text, "utf-8")
             elif language == "console":
