@@ -132,6 +132,19 @@ def test_a_step_without_memory_is_the_same(kind: str, tmp_path: Path) -> None:
 
 @torch_needed
 @pytest.mark.ranks
+@pytest.mark.filterwarnings("default")  # torch's own
+def test_each_message_of_a_pipeline_is_sent_once() -> None:
+    """Stages send and receive in batches, each in an order of its own: a message is one operation of both."""
+    found = dry_run(str(SCRIPT), ["pp"], world=2, on="hgx-h100")
+    sent = [
+        call for rank in (0, 1) for part in found.step_of(rank) if (call := part.call) and call.collective == "send"
+    ]
+    calls = [each for each in found.scenario["workload"]["operations"] if "collective" in each]
+    assert len(calls) == len(sent) > 0
+
+
+@torch_needed
+@pytest.mark.ranks
 def test_memory_is_that_of_the_peak(tmp_path: Path) -> None:
     """Where the backward pass begins, a rank holds parameters, Adam's two moments, a gradient, DDP's bucket, the input
     and what each layer returns, and the last layer's gradient; also without memory."""

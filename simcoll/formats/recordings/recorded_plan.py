@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
@@ -24,6 +24,7 @@ from simcoll.schedule.names import DTYPES
 COMPUTE: Final = "compute"  # the stream of computations, and their kind
 MOST_OPERATIONS: Final = 20_000
 Members = Mapping[Hashable, tuple[int, ...]]  # the ranks of each group, by its key
+Heads = Mapping[int, int]  # the number of an interval, by its rank
 _TORCH: Final = {row.torch: row.name for row in DTYPES}
 
 
@@ -208,26 +209,21 @@ class _Merge:
         self.like = {rank: given[max(0, bisect.bisect(given, rank) - 1)] for rank in range(n)}  # whose replica it is
         self.replicas = grouped(range(n), self.like.__getitem__)
         self.keys = {rank: self._keys(intervals) for rank, intervals in steps.items()}
-        self.made: dict[int, list[str]] = {rank: [] for rank in steps}  # the operation of each interval
+        self.made: dict[int, dict[int, str]] = {rank: {} for rank in steps}  # the operation of each interval
         self.groups: dict[Hashable, list[tuple[int, ...]]] = {}  # with those of replicas, by those of given ranks
         self.found: list[dict[str, Any]] = []
 
     def operations(self) -> list[dict[str, Any]]:
         """Return the operations of all ranks."""
-        while heads := {
-            rank: all_[len(self.made[rank])] for rank, all_ in self.steps.items() if len(all_) > len(self.made[rank])
-        }:
-            working = [rank for rank, head in heads.items() if not head.call]
-            alike = grouped(working, lambda rank: heads[rank]._replace(took=0))
-            for ranks in alike.values() if working else ():
-                self._add(
-                    heads,
-                    ranks,
-                    {"time": f"{round(statistics.median(heads[rank].took for rank in ranks))} ns"},
-                    [sorted(r for rank in ranks for r in self.replicas[rank])],
-                )
+        heads = dict.fromkeys(self.steps, 0)
+        while heads := {rank: at for rank, at in self._next(heads) if at < len(self.steps[rank])}:
+            working = {rank: at for rank, at in heads.items() if not self.steps[rank][at].call}
+            for alike in grouped(working.items(), lambda head: self.steps[head[0]][head[1]]._replace(took=0)).values():
+                took = statistics.median(self.steps[rank][at].took for rank, at in alike)
+                replicas = [sorted(r for rank, _ in alike for r in self.replicas[rank])]
+                self._add(dict(alike), {"time": f"{round(took)} ns"}, replicas)
             for calls in () if working else self._ready(heads):
-                self._call(calls, heads)
+                self._call(calls)
             if len(self.found) > MOST_OPERATIONS:
                 raise InputError(f"a step of more than {MOST_OPERATIONS} operations", "give the files of fewer ranks")
         return self.found
@@ -245,22 +241,47 @@ class _Merge:
             keys.append((key, counted[key]))
         return keys
 
-    def _ready(self, heads: Mapping[int, Interval]) -> list[list[list[int]]]:
-        """Return the calls that all their ranks have reached, as the given ranks of each: lists of equal calls of
-        disjoint groups. `heads`: the next call of each rank."""
-        waiting = grouped(heads, lambda rank: self.keys[rank][len(self.made[rank])])
-        ready = [ranks for ranks in waiting.values() if {*ranks} >= {*self._group(heads[ranks[0]])} & {*self.steps}]
-        if not ready:  # ranks make calls of several groups in several orders: the earliest goes first
+    def _next(self, heads: Heads) -> Iterator[tuple[int, int]]:
+        """Yield the next interval of each rank."""
+        for rank, at in heads.items():
+            while at in self.made[rank]:
+                at += 1
+            yield rank, at
+
+    def _together(self, rank: int, first: int) -> Iterator[tuple[int, int]]:
+        """Yield the calls that a rank makes before it computes again, `first` and those that wait neither for others of
+        them nor for their streams: the host launches them together, as a batch of messages."""
+        streams = set[str]()
+        for at, each in enumerate(self.steps[rank][first:], first):
+            if each.call is None:
+                return
+            if at not in self.made[rank]:
+                if each.stream not in streams and self.made[rank].keys() >= {*each.after}:
+                    yield rank, at
+                streams.add(each.stream)
+
+    def _ready(self, heads: Heads) -> list[list[Heads]]:
+        """Return the calls that all their ranks have reached: lists of equal calls of disjoint groups. `heads`: the
+        next call of each rank."""
+        for places in ([*heads.items()], [each for head in heads.items() for each in self._together(*head)]):
+            waiting = [dict(call) for call in grouped(places, lambda place: self.keys[place[0]][place[1]]).values()]
+            ready = [call for call in waiting if call.keys() >= {*self._group(self._head(call))} & {*self.steps}]
+            if ready:
+                break
+        else:  # ranks make calls of several groups in several orders: the earliest goes first
             self.notes.warn("ranks make their calls in different orders; the plan takes the earliest first")
-            ready = [min(waiting.values(), key=lambda ranks: min(_created(heads[rank]) for rank in ranks))]
-        found = dict[Hashable, list[list[int]]]()
-        for ranks in ready:
-            head, group = heads[ranks[0]], self._group(heads[ranks[0]])
+            ready = [min(waiting, key=lambda call: min(_created(self.steps[rank][at]) for rank, at in call.items()))]
+        found = dict[Hashable, list[Heads]]()
+        for call in ready:
+            head, group = self._head(call), self._group(self._head(call))
             kind = self._size(head), _what(head).collective, _what(head).root, head.stream, len(group)
-            others = {rank for each in found.get(kind, ()) for rank in self._group(heads[each[0]])}
+            others = {rank for each in found.get(kind, ()) for rank in self._group(self._head(each))}
             if not others & {*group}:
-                found.setdefault(kind, []).append(ranks)
+                found.setdefault(kind, []).append(call)
         return [*found.values()]
+
+    def _head(self, call: Heads) -> Interval:
+        return next(self.steps[rank][at] for rank, at in call.items())
 
     def _size(self, head: Interval) -> int:
         assert head.call
@@ -270,11 +291,13 @@ class _Merge:
         assert head.call
         return _ranks(head.call, self.members[head.call.group.key])
 
-    def _call(self, calls: Sequence[Sequence[int]], heads: Mapping[int, Interval]) -> None:
+    def _call(self, calls: Sequence[Heads]) -> None:
         """Add one operation of equal calls. Ranks without a recording take part as the ranks whose replicas they are:
         in a group of theirs, or in one with the same distances."""
-        everyone = [rank for ranks in calls for rank in ranks]
-        own = tuple(self._group(heads[ranks[0]]) for ranks in calls)
+        places = {rank: at for call in calls for rank, at in call.items()}
+        heads = {rank: self.steps[rank][at] for rank, at in places.items()}
+        everyone = [*heads]
+        own = tuple(self._group(self._head(call)) for call in calls)
         groups = self.groups.setdefault((own, tuple(everyone)), [])
         taken = {rank for group in own for rank in group}
         for group in () if groups else own:
@@ -295,23 +318,23 @@ class _Merge:
         if all(took.values()):
             same = len({*took.values()}) == 1
             call["time"] = f"{took[everyone[0]]} ns" if same else {rank: f"{ns} ns" for rank, ns in took.items()}
-        self._add(heads, everyone, call, groups)
+        self._add(places, call, groups)
 
-    def _add(
-        self, heads: Mapping[int, Interval], ranks: Sequence[int], what: dict[str, Any], groups: Sequence[Sequence[int]]
-    ) -> None:
-        """Add an operation of the next intervals of given `ranks`."""
-        head = heads[ranks[0]]
+    def _add(self, places: Heads, what: dict[str, Any], groups: Sequence[Sequence[int]]) -> None:
+        """Add an operation of an interval of each given rank."""
+        head = self._head(places)
         name = f"{head.name} {len(self.found)}"
-        after = sorted({self.made[rank][before] for rank in ranks for before in heads[rank].after})
+        after = sorted(
+            {self.made[rank][before] for rank, at in places.items() for before in self.steps[rank][at].after}
+        )
         kind = {"kind": head.kind} if head.kind != COMPUTE and not head.call else {}
         who = {"groups": [*map(list, groups)]} if len(groups) > 1 else {"ranks": [*groups[0]]}
         who = {} if [*groups[0]] == [*range(self.n)] else who
         self.found.append(
             {"name": name, "stream": head.stream, **kind, **what, **who, **({"after": after} if after else {})}
         )
-        for rank in ranks:
-            self.made[rank].append(name)
+        for rank, at in places.items():
+            self.made[rank][at] = name
 
 
 def _what(head: Interval) -> What:
