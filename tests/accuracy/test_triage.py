@@ -362,6 +362,20 @@ def test_more_healthy_logs_give_no_alarm(seed: int, tmp_path: Path) -> None:
     is_healthy(seed, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NCCL WARN NET/IB : Got completion from peer 10.1\x1b[31m.2<33> with error 10, opcode 0",
+        "NCCL INFO NCCL_P2P_LEVEL set by environment to LOC\x1b]0;x",
+        "NCCL WARN socketProgress: \x1b[2J Connection closed by remote peer n1\x1b<4>",
+    ],
+)
+def test_escapes_of_a_log_reach_no_terminal(line: str, tmp_path: Path) -> None:
+    """Whatever a log says is shown without control characters: in the sentence, the place, the advice."""
+    found = diagnosis(tmp_path, NODES.replace("n1 ", "n1\x1b[5m ") + said(0, line))
+    assert "\x1b" not in str(found) + found.text
+
+
 def survives(seed: int, folder: Path) -> None:
     """Assert that a damaged log gives an answer or one error of input, within 5 s of CPU."""
     text = log_variants.damaged(log_variants.healthy(seed).text + "".join(text for text, *_ in CASES.values()), seed)

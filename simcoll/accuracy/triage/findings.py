@@ -23,7 +23,7 @@ LONGEST: Final = 400  # characters of a line that is shown as evidence
 
 @dataclass(frozen=True)
 class Where:
-    """A place in the job. None: not known, or not of one place."""
+    """A place in the job, with names that are fit to print. None: not known, or not of one place."""
 
     host: str | None = None
     rank: int | None = None
@@ -31,6 +31,10 @@ class Where:
     peer: str | None = None
     group: str | None = None
     call: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, visible(value) if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,11 @@ class Finding:
     when: float = math.inf
     count: int = 1  # how often it was seen
     slows: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in {"text": visible(self.text), "cure": visible(self.cure)}.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "decides", tuple(map(visible, self.decides)))
 
     @classmethod
     def of(cls, key: str, said: Mapping[str, object], **more: Any) -> Finding:

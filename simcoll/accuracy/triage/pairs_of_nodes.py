@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from simcoll.accuracy import table_join
 from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding, Where
 from simcoll.config import yaml_tree
-from simcoll.errors import InputError
+from simcoll.errors import InputError, visible
 from simcoll.formats import measured
 from simcoll.formats.debug_logs.log_lines import RANK_LIST, VARIABLE
 from simcoll.schedule.collectives import COLLECTIVES
@@ -40,7 +40,7 @@ class _Answer(NamedTuple):
 def commands(hosts: Sequence[str], gpus: int, nics: Sequence[str]) -> list[str]:
     """Return the commands of nccl-tests that tell apart a node, a cable or switch port, and a NIC, each with a file."""
     options = "-b 1G -e 1G -n 50 -w 10"
-    names = list(hosts) if len(hosts) > 1 else ["NODE0", "NODE1", "NODE2", "NODE3"]
+    names = list(map(visible, hosts)) if len(hosts) > 1 else ["NODE0", "NODE1", "NODE2", "NODE3"]
 
     def run(at: Sequence[str], file: str, extra: str = "", program: str = "all_reduce_perf") -> str:
         where = ",".join(f"{host}:{gpus}" for host in at)

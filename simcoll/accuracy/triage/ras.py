@@ -78,10 +78,10 @@ def _findings(answers: Answers) -> Iterator[Finding]:
 def _found(key: str, file: GivenFile, said: Mapping[str, object], before: str = "") -> Finding:
     """Return a finding whose place is what is `said` of it, and whose evidence in the file is its text, after
     `before`."""
-    shown = {name: visible(str(value)) for name, value in said.items()}
-    rank = said.get("rank")
-    where = Where(shown.get("host"), int(str(rank)) if rank is not None else None, shown.get("devices"))
-    found = Finding.of(key, shown, where=replace(where, group=shown.get("group")))
+    shown = {name: str(value) for name, value in said.items()}
+    rank = int(shown["rank"]) if "rank" in shown else None
+    where = Where(shown.get("host"), rank, shown.get("devices"), group=shown.get("group"))
+    found = Finding.of(key, said, where=where)
     return replace(found, evidence=(Evidence.of(file.name, None, before + found.text),))
 
 
@@ -114,12 +114,12 @@ def _behind(file: GivenFile, communicator: dict[str, Any]) -> Iterator[Finding]:
     late = [rank for rank, count in counts.items() if count < most]
     if 2 * len(late) > len(counts):  # most are behind: who is ahead only launches early
         return
-    hosts = {int(rank["rank"]): visible(str(rank.get("host"))) for rank in communicator.get("ranks") or ()}
+    hosts = {int(rank["rank"]): str(rank.get("host")) for rank in communicator.get("ranks") or ()}
     for rank in late:
         ahead = [other for other in counts if counts[other] == most]
-        text = f"{ranks_text([rank])} of communicator {visible(str(communicator.get('hash')))} launched {counts[rank]} "
+        text = f"{ranks_text([rank])} of communicator {communicator.get('hash')} launched {counts[rank]} "
         text += f"collectives, and {ranks_text(ahead)} {most}"
-        where = Where(host=hosts[rank], rank=rank, group=visible(str(communicator.get("hash"))))
+        where = Where(host=hosts[rank], rank=rank, group=str(communicator.get("hash")))
         yield Finding("rank behind", text, where=where, evidence=(Evidence.of(file.name, None, text),))
 
 

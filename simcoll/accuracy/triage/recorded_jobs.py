@@ -12,7 +12,7 @@ from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.hangs import Job
 from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.accuracy.triage.slow_steps import FEWEST, Late, Timing
-from simcoll.errors import InputError, visible
+from simcoll.errors import InputError
 from simcoll.formats import measured
 from simcoll.formats.recordings import flight_recorder, inspector, watchdog_lines
 from simcoll.formats.recordings.events import Recording
@@ -99,14 +99,13 @@ def _deaths(file: GivenFile, job: Job) -> Iterator[Finding]:
     """Yield the process that torchrun saw fail first. One that its own watchdog ended (SIGABRT) is an echo."""
     lines = file.text().splitlines()
     for death in watchdog_lines.deaths(file.text()):
-        host = visible(death.host)
         how = f"was killed by signal {-death.code}" if death.code < 0 else f"ended with status {death.code}"
         how += ", as when memory runs out" if death.code == -signal.SIGKILL else ""
         shown = (Evidence.of(file.name, death.line, lines[death.line - 1]),)
         ended = death.code == -signal.SIGABRT and death.rank in job.seen and job.seen[death.rank].timed_out
-        said = {"rank": death.rank, "host": host, "how": how}
+        said = {"rank": death.rank, "host": death.host, "how": how}
         role = "echo" if ended else "cause"
-        yield Finding.of("first death", said, role=role, where=Where(host, death.rank), evidence=shown)
+        yield Finding.of("first death", said, role=role, where=Where(death.host, death.rank), evidence=shown)
 
 
 def _remark(cause: str, text: str, file: GivenFile) -> Finding:

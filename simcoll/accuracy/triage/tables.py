@@ -20,7 +20,7 @@ from simcoll.accuracy.triage.configuration import Setting
 from simcoll.accuracy.triage.findings import Case, Confidence, Evidence, Finding
 from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.machine_of_log import best_machine, system_of
-from simcoll.errors import InputError, SimcollError, visible
+from simcoll.errors import InputError, SimcollError
 from simcoll.formats import measured
 from simcoll.prediction.sweep import run_points
 from simcoll.report.verdicts import of_diagnosis, only_faster
@@ -97,7 +97,7 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
         except InputError as error:
             if len(files) == 1 and case.present == {KIND}:
                 raise
-            yield Finding.of("table not judged", {"why": visible(str(error.diagnostics[0]))})
+            yield Finding.of("table not judged", {"why": str(error.diagnostics[0])})
     yield from found
     explained = {finding.cause for finding in found if finding.role in ("cause", "undecided")}
     healthy = bool(found) and all(finding.role == "sound" for finding in found)
