@@ -130,7 +130,7 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # building it takes long
     asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in CHOSEN]
     own = [run.algorithm for one in asked for run in runs.alternatives(one)]
-    tried = [*registry.library(collective), *registry.names(collective), *own]
+    tried = [*registry.library(collective), *registry.comparable(collective), *own]
     for name in dict.fromkeys(tried):
         if schedule_json.is_file(name):
             yield from _settled(scenario, Candidate(name))

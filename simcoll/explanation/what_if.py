@@ -113,6 +113,8 @@ def _of_call(explained: ExplainedRun, ran: Prediction) -> Iterator[Change]:
     def given(**changed: Any) -> int:
         return predict(scenario.model_copy(update=changed)).time_ps
 
+    if (scenario.topology.spines or 1) > 1 and scenario.topology.routing not in ("adaptive", "own-nics"):
+        yield "messages spread evenly over equal routes", lambda: given(topology=scenario.topology.evenly)
     for text, kinds in _links(explained).items():
         yield text, partial(on, partial(_faster, kinds))
     if isinstance(ran, CallPrediction):
@@ -196,7 +198,7 @@ def _other_algorithms(scenario: Scenario, ran: Prediction) -> Iterator[tuple[str
             yield f"algorithm {algorithm}, protocol {protocol}", changed
     if executor(scenario).tunable:
         small = ran.totals.messages <= SMALL
-        for name in registry.names(scenario.collective) if small else registry.library(scenario.collective):
+        for name in registry.comparable(scenario.collective) if small else registry.library(scenario.collective):
             if name != scenario.algorithm:
                 yield f"algorithm {name}", {"algorithm": name}
 

@@ -459,7 +459,7 @@ class KernelExecutor(PlainExecutor):
         with groups, are tried. `nvls`, in which a switch reduces, is tried only with `protocol: pull`."""
         rated = topology or rated_topology(scenario)
         places = placed(scenario, rated)
-        entries = registry.ALGORITHMS.get(scenario.collective, {}).values()
+        entries = [registry.find(scenario.collective, name)[0] for name in registry.comparable(scenario.collective)]
         sent = [entry for entry in entries if not entry.needs_agent]
         served = [entry.name for entry in sent if len(places) <= SMALL or entry.library or entry.uses_groups]
         if scenario.protocol == PULL and _added(scenario):

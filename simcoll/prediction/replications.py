@@ -76,9 +76,8 @@ def part(point: Point) -> ResultRow:
 
 def _evenly(scenario: Scenario) -> float | None:
     """Return the time in us if all equal routes together act like one link; None if switches cannot spread messages."""
-    spread = scenario.topology.model_copy(update={"routing": "adaptive", "ecmp": None})
     try:
-        return predict(scenario.model_copy(update={"topology": spread, "variability": None})).time_us
+        return predict(scenario.model_copy(update={"topology": scenario.topology.evenly, "variability": None})).time_us
     except InputError:  # a file lists its devices
         return None
 

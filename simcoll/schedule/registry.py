@@ -328,6 +328,11 @@ def names(collective: str) -> Sequence[str]:
     return tuple(ALGORITHMS.get(collective, {}))
 
 
+def comparable(collective: str) -> Sequence[str]:
+    """Return the algorithms of a collective that do the same work: of send_recv, `direct` serves only one pair."""
+    return library(collective) if collective == "send_recv" else names(collective)
+
+
 def library(collective: str) -> Sequence[str]:
     """Return the algorithms that NCCL has for a collective, from which `auto` chooses. Algorithms that need a switch
     come last."""

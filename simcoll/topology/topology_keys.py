@@ -163,6 +163,11 @@ class TopologySpec(Model):
         return "/".join([name, *(f"{key}={value}" for key, value in self.variant if value is not None), *fabric])
 
     @property
+    def evenly(self) -> Self:
+        """Return the topology whose switches spread each message over all its equal routes."""
+        return self.model_copy(update={"routing": "adaptive", "ecmp": None})
+
+    @property
     def variant(self) -> Variant:
         """What differs from the system."""
         return Variant.model_construct(**{key: getattr(self, key) for key in Variant.model_fields})

@@ -29,8 +29,10 @@ from simcoll.scenario.profile import load_profile
 from simcoll.topology.graph import Link
 
 RING: dict[str, Any] = {"topology": mesh(), "collective": "all_reduce", "algorithm": "ring", "size": "1 MiB"}
+TREE: dict[str, Any] = {"fabric": "fat-tree", "hosts": 8, "hosts_per_leaf": 4, "spines": 4, "link": mesh()["link"]}
 POINTS: dict[str, dict[str, Any]] = {
     "ring": RING,
+    "tree": {"topology": TREE, "collective": "all_to_all", "size": "1 MiB"},
     "late": {**RING, "arrivals": {1: "9 us"}},
     "nccl": {"topology": {"system": "hgx-h100"}, "collective": "all_reduce", "size": "1 MiB", "profile": "nccl-hopper"},
     "flapping": {
@@ -243,6 +245,7 @@ BY_HAND = [
     ("ring", "links of kind cable twice as fast", {"topology": mesh("20 GB/s")}),
     ("ring", "latencies of links halved", {"topology": mesh(latency="0.5 us")}),
     ("ring", "algorithm tree", {"algorithm": "tree"}),
+    ("tree", "messages spread evenly over equal routes", {"topology": {**TREE, "routing": "adaptive"}}),
     ("late", "no rank late", {"arrivals": {}}),
     ("flapping", "no faults", {"faults": []}),
     ("flapping", "latencies of links halved", {"topology": mesh(latency="0.5 us")}),
