@@ -45,6 +45,7 @@ class _FrameworkWord(Model):
     gradients: Literal["bf16", "fp32"]
     sequence_parallel: bool = True
     tensor: bool = False
+    selective: Literal["selective", "operations"] = "selective"
     cuda_graphs: bool = False
     balance: str | None = None
     overlap: dict[str, bool] = Field({})
@@ -163,6 +164,7 @@ def keys_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     sequence = _number(row, "seq_len")
     compute = row.get("compute_dtype", "") or "bf16"
     recompute = row.get("activation_ckpt", "")
+    recompute = way.selective if recompute == "selective" else recompute
     if row.get("framework") and not recompute:
         assumed.append("recomputation is not stated: none")
     sharding = row.get("sharding", "")

@@ -193,7 +193,10 @@ def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, objec
     parts, gpus = timed.breakdown(timed.last_stage), planner.layout.dense.size
     batch = spec.batch.global_
     flop = spec.model.flop(spec.batch.sequence) * batch
+    of_block = sum(a * b for a, b, _ in spec.model.every_second)
+    some = sum(spec.model.macs(n) if spec.model.has_experts(n) else of_block for n in range(spec.model.layers))
     again = {"none": 0.0, "selective": spec.model.attention_flop(spec.batch.sequence) / 3 * batch,
+             "operations": 2.0 * spec.batch.sequence * batch * some,
              "full": (flop - spec.model.head_flop(spec.batch.sequence) * batch) / 3}[spec.recompute]  # fmt: skip
     again *= math.ceil(spec.model.layers / spec.recompute_every) / spec.model.layers
     peak = planner.compute.peak(spec.dtypes.compute) * gpus * seconds

@@ -30,7 +30,7 @@ Sharding = Annotated[
     Literal["none", "zero1", "zero2", "fsdp", "hsdp"],
     BeforeValidator(lambda value: "fsdp" if value == "zero3" else value),
 ]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "operations", "full"]
 
 
 def _order(value: object) -> object:
@@ -169,7 +169,8 @@ class TrainingStep(Model):
     schedule: PipelineSchedule = PipelineSchedule()
     """The order in which the stages of a pipeline run."""
     recompute: Recompute = "none"
-    """What the backward pass computes again to save memory: nothing, the core of attention, or whole blocks."""
+    """What the backward pass computes again to save memory: nothing, the core of attention (`selective`), all but
+    attention and every second matrix product (`operations`; torchtitan: `selective_ac_option: op`), or whole blocks."""
     recompute_every: Count = 1
     """Only each n-th block is computed again (torchtitan: `selective_ac_option`; fms-fsdp: a share of 1/n)."""
     dtypes: TypesOfData = TypesOfData()

@@ -11,9 +11,6 @@ from simcoll.workload.training_plan import Planner, Unit
 STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
 CONTEXT: Final = 4_000_000_000  # bytes of CUDA, of NCCL's communicators, and of what the allocator cannot use
 EAGER: Final = 1.5  # activations that eager kernels keep, over those of fused ones: each operation keeps its input
-# Frameworks that add up gradients beside the buckets that are reduced. Their ZeRO-1 shares the moments, and not the
-# float32 parameters; a shard also holds its gradients and its updated parameters.
-ADDS_APART: Final = ("nanotron",)
 TENSOR_BUFFERS: Final = 2  # gathered activations, forward and backward, whose memory sequence parallelism keeps
 LOGITS: Final = 10  # bytes per token and vocabulary entry: logits in 16 bits, and in float32 with their gradient
 
@@ -63,7 +60,7 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
     state = STATE - 4 if stored == 4 else STATE  # parameters in float32 need no copy
     optimizer = state * (whole if sharding == "none" else shared)
     buckets = 0
-    if spec.framework.name in ADDS_APART and ways > 1 and sharding in ("none", "zero1"):
+    if planner.compute.framework.adds_apart and ways > 1 and sharding in ("none", "zero1"):
         buckets = stored * whole if sharding == "none" else (reduced + stored) * shared
         optimizer += (state - 8) * (whole - shared) if sharding == "zero1" else 0
     eager = EAGER if planner.compute.kernels == "eager" else 1
@@ -116,4 +113,6 @@ def _of_block(planner: Planner, recompute: str) -> int:
         width = model.ffn
     kept = planner.types.itemsize * tokens * (4 * model.hidden // along + (heads + model.mats * width) // split.tp)
     scores = 5 * spec.batch.micro * model.heads * spec.batch.sequence**2 // (split.cp * split.tp)
+    if recompute == "operations":
+        return kept // 2
     return kept + (scores if planner.compute.kernel.score_bytes and recompute == "none" else 0)

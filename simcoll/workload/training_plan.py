@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from simcoll.units import PS_PER_S
 from simcoll.workload import pipeline_orders
-from simcoll.workload.compute import Compute
+from simcoll.workload.compute import Compute, slowest
 from simcoll.workload.expert_routing import ExpertKernel, ExpertTokens
 from simcoll.workload.pipeline_orders import BACKWARD, FORWARD, WEIGHTS, Turn
 from simcoll.workload.rank_layout import Call, Layout
@@ -146,11 +146,13 @@ class StepPlan:
 
 
 class Gap(NamedTuple):
-    """A time in which a stage does not compute, in ps, and its cause: `bubble`, `wait`, or a dimension."""
+    """A time in which a stage does not compute, in ps, its cause (`bubble`, `wait`, or a dimension), and the stage that
+    it waits for."""
 
     start: int
     end: int
     cause: str
+    stage: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +195,7 @@ class TimedStep:
                 found += self._causes(number, free, stage)
             free = self.ends[number]
         if free < self.time_ps:  # another stage ends later
-            found.append(Gap(free, self.time_ps, "wait"))
+            found.append(Gap(free, self.time_ps, "wait", self.last_stage))
         return found
 
     def _causes(self, number: int, free: int, stage: int) -> list[Gap]:
@@ -204,11 +206,12 @@ class TimedStep:
             number = max(self.plan.operations[number].before, key=self.ends.__getitem__)
             each, start = self.plan.operations[number], max(free, self.starts[number])
             if each.stream != COMPUTE or each.call is not None:
-                found.append(Gap(start, until, each.call.dimension if each.call else each.kind))
+                found.append(Gap(start, until, each.call.dimension if each.call else each.kind, each.stage))
             else:
                 other, own = self._work[each.stage, each.kind], self._work.get((stage, each.kind), 0)
                 slower = min(until - start, each.took * max(0, other - own) // max(1, other))
-                found += [Gap(until - slower, until, "wait"), Gap(start, until - slower, "bubble")]
+                found.append(Gap(until - slower, until, "wait", each.stage))
+                found.append(Gap(start, until - slower, "bubble", each.stage))
             until = start
         return [gap for gap in reversed(found) if gap.end > gap.start]
 
@@ -237,6 +240,7 @@ class Planner:
         self.passes = spec.passes(self.dp)
         self.stages, self.chunks = spec.parallel.pp, spec.schedule.stages_per_rank
         self.plan = StepPlan(self.stages)
+        self.slowest = slowest(layout.dense.size)
         compute_type = spec.dtypes.compute
         self.types = Types(compute_type, 4 if compute_type == "fp32" else 2)
         self.activations = "float32" if compute_type == "fp32" else "bfloat16"
@@ -245,7 +249,8 @@ class Planner:
         self.shares = layout.degree("dp") > 1 or layout.degree("edp") > 1
         self.sharded = self.shares and spec.parallel.sharding in ("fsdp", "hsdp")
         overlap = spec.overlap.tensor
-        self.tensor_overlap = compute.tensor_shown < 1 and spec.split.sequence_parallel if overlap is None else overlap
+        usual = compute.tensor_shown < 1 and compute.framework.tensor_beside and spec.split.sequence_parallel
+        self.tensor_overlap = usual if overlap is None else overlap
         self.made: dict[tuple[str, int, str], Unit] = {}
 
     # --- the model's parts ---
@@ -308,7 +313,7 @@ class Planner:
         later = tuple(each for each in back if isinstance(each, Gemm) and each.of_weights) if self.splits else ()
         first = tuple(each for each in back if each not in later) if later else back
         phases = {FORWARD: made.forward, BACKWARD: first, WEIGHTS: later}
-        floors = {FORWARD: 1, BACKWARD: 2 + (recompute == "full"), WEIGHTS: 0}
+        floors = {FORWARD: 1, BACKWARD: 2 + (recompute in ("operations", "full")), WEIGHTS: 0}
         layered = kind in ("dense", "mixture")
         return Unit(kind, recompute, made, phases, lambda each: self.costs(phases[each], stage, floors[each] * layered))
 
@@ -344,7 +349,7 @@ class Planner:
     def cost_of(self, operation: Operation, stage: int) -> Costs:
         """Return the costs of one operation."""
         if isinstance(operation, Gemm):
-            each = self.compute.gemm_s(operation.m, operation.n, operation.k, operation.dtype)
+            each = self.slowest * self.compute.gemm_s(operation.m, operation.n, operation.k, operation.dtype)
             return cost(gemm=_ps(each) * operation.times)
         if isinstance(operation, Elementwise):
             return cost(elementwise=_ps(self.compute.elementwise_s(operation.nbytes)))
@@ -517,7 +522,8 @@ class Planner:
             shared = self._call(stage, "shard", "reduce_scatter", dense, dtype)
             shared += self._call(stage, "replica", "all_reduce", dense // self.layout.shards, dtype)
             return shared + self._call(stage, "edp", "all_reduce", experts, dtype)
-        collective = "all_reduce" if sharding == "none" else "reduce_scatter"
+        whole = sharding == "none" or (sharding == "zero1" and self.compute.framework.adds_apart)
+        collective = "all_reduce" if whole else "reduce_scatter"
         calls = self._call(stage, "dp", collective, dense, dtype)
         return calls + self._call(stage, "edp", collective, experts, dtype)
 

@@ -7,7 +7,7 @@ Times come from `compute.py` (computations) and from simulated calls (exchanges)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
@@ -134,6 +134,16 @@ class Transformer(Model):
             (self.kv_rank, expanded, "column"),
             out,
         ]
+
+    @property
+    def every_second(self) -> list[Matrix]:
+        """Return every second matrix of a dense block, in the order of its products, as `attention_matrices` does."""
+        *inner, out = self.attention_matrices
+        if self.kv_rank is None:
+            widths = (self.heads * self.width, self.keys * self.width, self.keys * self.values)
+            inner = [(self.hidden, width, "column") for width in widths]
+        mlp: list[Matrix] = [(self.hidden, self.ffn, "column")] * (self.mats - 1)
+        return [*inner, out, *mlp, (self.ffn, self.hidden, "row")][1::2]
 
     @property
     def attention_parameters(self) -> int:
@@ -395,6 +405,15 @@ class _Layer:
         before = [self.of_tokens(2 * model.hidden), router, *shared, permuted, *out, *gathered]
         return [*before, *work, *scattered, *back, self.of_tokens(3 * model.hidden)]
 
+    def by_operation(self, forward: Sequence[Operation], experts: bool) -> tuple[Operation, ...]:
+        """Return what the backward pass computes again if it keeps the results of attention, of sums and, in a dense
+        block, of every second matrix product."""
+        products = [each for each in forward if isinstance(each, Gemm)]
+        products = products if experts else [self.linear(*each) for each in self.model.every_second]
+        gathers = [each for each in forward if isinstance(each, Exchange) and each.collective == "all_gather"]
+        moved = [each for each in forward if isinstance(each, Elementwise)]
+        return (*products, *moved, *(each for each in gathers if each.dimension == "tp"))
+
     def turned(self, forward: Iterable[Operation]) -> list[Operation]:
         """Return the backward pass of a forward pass: exchanges are mirrored, a multiplication becomes two, one for the
         gradient of its input and one for that of its weights. With sequence parallelism the input of a column-parallel
@@ -441,12 +460,12 @@ def block(
 ) -> Block:
     """Return a transformer block on one rank, for `micro` sequences of `sequence` tokens (all ranks of the context
     together hold them). `experts`: a block with a mixture of experts. `recompute`: `none`, `selective` (the core of
-    attention) or `full`."""
+    attention), `operations` (every second matrix product, elementwise kernels and gathers) or `full`."""
     layer = _Layer(model, split, micro, sequence, types)
     halves = layer.attention(), layer.mixture() if experts else layer.dense()
     forward = tuple(halves[0] + halves[1])
-    core = tuple(layer.attended(backward=False))
-    again = {"none": (), "selective": core, "full": forward}[recompute]
+    core, some = tuple(layer.attended(backward=False)), layer.by_operation(forward, experts)
+    again = {"none": (), "selective": core, "operations": some, "full": forward}[recompute]
     own = model.attention_parameters // split.tp
     if not experts:
         own += model.mlp_parameters(model.ffn) // split.tp

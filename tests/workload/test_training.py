@@ -20,7 +20,7 @@ from simcoll.workload.rank_layout import layout_of
 from simcoll.workload.training_memory import memory_of
 from simcoll.workload.training_plan import COMPUTING, NOTHING, Planner, Unit, cost
 from simcoll.workload.training_plan import PARTS as PARTS_OF_COST
-from simcoll.workload.transformer import Beside, Exchange
+from simcoll.workload.transformer import Attention, Beside, Exchange, Gemm
 
 FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
 SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
@@ -117,7 +117,32 @@ def test_recomputing_each_second_block_costs_half() -> None:
         assert half == pytest.approx((none + full) / 2, rel=extra)
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_recomputing_by_operation_repeats_every_second_product() -> None:
+    """Of q, k, v, out, gate, up and down, the backward pass computes k, out and up again, and no attention; it keeps
+    half of the activations."""
+    none, some = (planner({}, recompute=way, model={"kv_heads": 4}) for way in ("none", "operations"))
+    block = some.unit("dense", 0, "operations").block
+    products = [(each.n, each.k) for each in block.recomputed if isinstance(each, Gemm)]
+    assert products == [(256, 1024), (1024, 1024), (4096, 1024)]
+    assert not any(isinstance(each, Attention) for each in block.recomputed)
+    kept = [memory_of(each).activations for each in (none, some)]
+    assert kept[1] < kept[0]
+    again = 2 * 4096 * 8 * 8 * 1024 * (256 + 1024 + 4096)
+    rows = [step(hosts=1, batch={"global": 8, "sequence": 4096}, model={**SMALL, "kv_heads": 4}, recompute=way)
+            for way in ("none", "operations")]  # fmt: skip
+    flop = [row["hfu"] * row["step_us"] for row in rows]
+    assert flop[1] / flop[0] - 1 == pytest.approx(again / (some.spec.model.flop(4096) * 8))
+
+
+@pytest.mark.parametrize("framework, collective", [("megatron", "reduce_scatter"), ("nanotron", "all_reduce")])
+def test_zero1_reduces_whole_gradients_that_are_added_up_apart(framework: str, collective: str) -> None:
+    """A framework that adds up gradients beside the buckets all-reduces them with ZeRO-1, too."""
+    plan = planner({"dp": 4, "sharding": "zero1"})
+    plan.compute = compute_of("h100", framework)
+    assert {call.collective for call in plan.gradient_calls(0, plan.units(0, 0))} == {collective}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "operations", "full"])
 def test_more_communication_leaves_computation_as_it_is(recompute: str) -> None:
     """Exchanges that take longer change no computing time, launches included; what they add is exposed."""
     keys = {"recompute": recompute, "framework": {"name": "nanotron"}}
