@@ -1,8 +1,8 @@
 """Fit the parameters of GPUs and frameworks (gpus.yaml, frameworks.yaml) to published training steps, and print how
 well steps are predicted that were not fitted: the tables of validation/steps/README.md.
 
-    python tools/fit_steps.py points FILE [--only TABLE,…]    plans the rows of the tables (hours); keeps what FILE has
-    python tools/fit_steps.py fit FILE                        prints fitted parameters, and the tables (minutes)
+    python tools/fit_steps.py points FILE [--only TABLE,…]  plans the rows of the tables (minutes); keeps what FILE has
+    python tools/fit_steps.py fit FILE                      prints fitted parameters, and the tables (minutes)
 
 The rival llm-analysis is asked if it is installed when the points are made.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import itertools
 import json
 import math
 import statistics
@@ -34,17 +35,18 @@ from scipy.optimize import least_squares
 from simcoll.accuracy.published_steps import Door, MissingError, keys_of, rows_of
 from simcoll.errors import SimcollError
 from simcoll.units import PS_PER_S
-from simcoll.workload.compute import Compute
+from simcoll.workload.compute import SPREAD, Compute, slowest
 from simcoll.workload.training_plan import COMPUTE, OPTIMIZER_BYTES, PARTS, Planner, StepPlan
 
 FOLDER: Final = Path(__file__).parents[1] / "validation" / "steps"
 EVERY: Final = {"vtrain_single": 18, "nanotron": 2}  # of large tables, every so-many-th row is planned
-FEW: Final = 20  # with fewer rows, the interval of a framework is that of all
+FEW: Final = 12  # with fewer rows, the interval of a framework is that of all
 ERROR: Final = 0.04  # beyond it the weight of a row falls
 KINDS: Final = ("fixed", "gemm", "gemm bf16", "attention", "scores", "elementwise", "tp", "hidden", "state", "pass")
 # What a parameter is called begins with its kind: neutral value, least, most.
 PARAMETERS: Final = {
     "gemm": (1.1, 1.0, 1.25),  # a GEMM in a job is not faster than alone; clocks fall by a fifth at most
+    "gemm h100-hbm2e": (1.3, 1.0, 1.5),  # at 500 W in place of the table's 700 W
     "hbm_efficiency": (0.75, 0.5, 1.0),  # no kernel exceeds the memory's bandwidth
     "interference": (3e11, 5e10, 3e12),
     "elementwise": (1.7, 1.0, 5.0),  # no kernels move less than the least
@@ -55,6 +57,7 @@ PARAMETERS: Final = {
     "skew": (2e-5, 0.0, 3e-4),
     "launch_pipelined": (1e-4, 0.0, 2e-3),
     "gap": (1e-4, 0.0, 1e-3),
+    "spread": (0.015, 0.0, 0.03),  # of GPUs of one kind, in GEMMs
 }
 SETTINGS: Final = ((1.0, 1.0, 0.0, 1e13), (1.3, 2.0, 5e-4, 2e11), (1.1, 4.0, 2e-3, 1e11), (1.0, 1.5, 0.0, 1e11))
 
@@ -122,7 +125,7 @@ def unit_of(raw: Planner, name: str, stage: int, recompute: str, phase: str) -> 
     costs = dict(zip(PARTS, unit.costs[phase], strict=True))
     took = {name: value / PS_PER_S for name, value in costs.items()}
     layer = name in ("dense", "mixture")
-    launches = {"forward": 1, "backward": 2 + (recompute == "full")}.get(phase, 0) if layer else 0
+    launches = {"forward": 1, "backward": 2 + (recompute in ("operations", "full"))}.get(phase, 0) if layer else 0
     scores = 0.0
     if raw.compute.kernel.score_bytes:  # attention is FLOPs at 0.6 of the peak, and traffic
         without = setting(raw.compute, *SETTINGS[0])
@@ -136,7 +139,7 @@ def unit_of(raw: Planner, name: str, stage: int, recompute: str, phase: str) -> 
     return parts_of(
         fixed=sum(took[name] for name in ("cp", "ep", "pp", "dp", "tp")) - shown,
         attention=took["attention"], scores=scores, elementwise=took["elementwise"], tp=shown,
-        **{"gemm bf16" if head else "gemm": took["gemm"], "pass": launches},
+        **{"gemm bf16" if head else "gemm": took["gemm"] / raw.slowest, "pass": launches},
     )  # fmt: skip
 
 
@@ -163,7 +166,8 @@ def point(row: Any, planner: Planner) -> dict[str, Any]:
     return {**{column: row.get(column, "") for column in columns}, "measured": float(row["d_step_time_s"]),
             "batch": {"global_batch": batch, "grad_accum": planner.passes},
             "flop_token": step.model.flop(step.batch.sequence) / step.batch.sequence,
-                "source": compute.of.source, "name": step.framework.name, "kernels": compute.kernels,
+            "source": compute.of.source, "part": compute.gpu,
+            "name": step.framework.name, "kernels": compute.kernels,
             "way": step.framework.attention or compute.framework.attention, "type": step.dtypes.compute,
             "table_attention": compute.kernel.table, "unfused": bool(compute.kernel.score_bytes),
             "graphs": compute.cuda_graphs, "ranks": len(group) if len(group) > 1 else 0,
@@ -175,15 +179,15 @@ def point(row: Any, planner: Planner) -> dict[str, Any]:
 
 def by_llm_analysis(planner: Planner) -> float | None:
     """Return the seconds that the package llm-analysis says, at the efficiency that it names for training (0.5), or
-    None if it is not installed or cannot say the step: fp8, mixtures of experts, context parallelism, A100 and H100
-    only, and no more than it refuses itself."""
+    None if it is not installed or cannot say the step: fp8, mixtures of experts, context parallelism, recomputation by
+    operation, A100 and H100 only, and no more than it refuses itself."""
     try:
         analysis, config = (importlib.import_module(f"llm_analysis.{name}") for name in ("analysis", "config"))
     except ImportError:
         return None
     spec, gpu = planner.spec, planner.compute.of
     model, p, batch = spec.model, spec.parallel, spec.batch
-    if spec.dtypes.compute != "bf16" or model.experts or p.cp > 1:
+    if spec.dtypes.compute != "bf16" or model.experts or p.cp > 1 or spec.recompute == "operations":
         return None
     nvlink = 300 if gpu.source == "a100" else 450
     nic = 25 * planner.layout.per_node if gpu.source == "a100" else 50 * planner.layout.per_node
@@ -212,16 +216,21 @@ def by_llm_analysis(planner: Planner) -> float | None:
 
 Point = dict[str, Any]
 CONSTANTS: Final = (0.0, 0.6, 1.0)
+# What a GPU or a type without rows is like, the nearest first.
+LIKE: Final = {"a100": ("h100",), "h100": ("a100", "b200"), "h100-hbm2e": ("h100", "b200"), "b200": ("h100", "a100"),
+               "nvfp4": ("fp8", "bf16"), "fp8": ("bf16",)}  # fmt: skip
 
 
 def parameters_of(row: Point) -> dict[str, str | float]:
     """Return the names of the parameters that a row's time depends on, or constants in their place."""
     gpu, name, kernels, unfused = row["source"], row["name"], row["kernels"], row["unfused"]
+    part = row["part"] if f"gemm {row['part']}" in PARAMETERS else gpu
     fused, none = kernels == "fused", 0.0
     by_table = 0.6 if unfused else 1.0
     return {
-        "gemm": f"gemm {gpu} {row['type']}",
-        "gemm bf16": f"gemm {gpu} bf16",
+        "gemm": f"gemm {part} {row['type']}",
+        "gemm bf16": f"gemm {part} bf16",
+        "spread": "spread",
         "attention": by_table if unfused or row["table_attention"] else f"attention {row['way']} {gpu}",
         "scores": f"score_bytes {row['way']}" if unfused else none,
         "elementwise": f"elementwise {name if unfused else kernels}",
@@ -241,7 +250,8 @@ class Times:
     def __init__(self, rows: Sequence[Point]):
         used = [parameters_of(row) for row in rows]
         self.names = sorted({name for each in used for name in each.values() if isinstance(name, str)})
-        self.start = np.array([PARAMETERS[name.split()[0]] for name in self.names])
+        kinds = [(" ".join(name.split()[:2]), name.split()[0]) for name in self.names]
+        self.start = np.array([PARAMETERS.get(both, PARAMETERS[kind]) for both, kind in kinds])
         known: tuple[str | float, ...] = (*self.names, *CONSTANTS)
         at = {each: number for number, each in enumerate(known)}
         units = [
@@ -256,13 +266,15 @@ class Times:
         self.first = np.array([order[number, 0] for number in range(len(rows))])
         self.index = {key: np.array([at[each[key]] for each in used])[which] for key in used[0]}
         self.ranks = np.array([row["ranks"] for row in rows])[which]
+        self.slowest = np.array([(slowest(int(row["gpus"])) - 1) / SPREAD for row in rows])[which]
 
     def seconds(self, values: Any) -> Any:
         """Return the times of the rows with parameters in the order of their names."""
         whole = np.concatenate([values, CONSTANTS])
         v = {key: whole[index] for key, index in self.index.items()}
         fixed, gemm, gemm16, attention, scores, elementwise, tp, hidden, state, passes = self.parts
-        took = fixed + gemm * v["gemm"] + gemm16 * v["gemm bf16"] + attention / v["attention"] + scores * v["scores"]
+        took = fixed + (gemm * v["gemm"] + gemm16 * v["gemm bf16"]) * (1 + v["spread"] * self.slowest)
+        took = took + attention / v["attention"] + scores * v["scores"]
         took = took + (elementwise * v["elementwise"] + state) / v["hbm"] + tp * v["tp"] + hidden / v["hidden"]
         took = np.maximum(
             took + passes * (v["gap"] + self.ranks * v["skew"]), passes * (v["launch"] + self.ranks * v["pipelined"])
@@ -287,15 +299,22 @@ def fitted(rows: Sequence[Point]) -> dict[str, float]:
     return dict(zip(times.names, (low + found.x * span).tolist(), strict=True))
 
 
+def nearest(name: str, values: dict[str, float], neutral: float) -> float:
+    """Return the value of a parameter, or of the nearest GPU and type that have one."""
+    words = [(word, *LIKE.get(word, ())) for word in name.split()]
+    return next((values[" ".join(each)] for each in itertools.product(*words) if " ".join(each) in values), neutral)
+
+
 def _robust(z: Any) -> Any:  # Huber
     far = np.maximum(z, 1)
     return np.array([np.where(z <= 1, z, 2 * np.sqrt(far) - 1), far**-0.5, np.where(z <= 1, 0, -0.5 * far**-1.5)])
 
 
 def predicted(rows: Sequence[Point], values: dict[str, float]) -> list[float]:
-    """Return the times of rows, in seconds; parameters that are not given are neutral."""
+    """Return the times of rows, in seconds. A parameter that is not given is that of the nearest GPU and type, as in
+    gpus.yaml, or neutral."""
     times = Times(rows)
-    whole = [values.get(name, neutral) for name, neutral in zip(times.names, times.start[:, 0], strict=True)]
+    whole = [nearest(name, values, neutral) for name, neutral in zip(times.names, times.start[:, 0], strict=True)]
     return list(times.seconds(np.array(whole)).tolist())
 
 
@@ -386,15 +405,14 @@ def report(file: Path) -> None:
     for column in columns.values():
         parts = [[100 * abs(column[row["id"]]) for row in rows if row["table"] == source and row["id"] in column]
                  for source in sources]  # fmt: skip
-        parts = [part for part in parts if part]
-        means.append(f"{statistics.fmean(map(statistics.fmean, parts)):.1f} / "
-                     f"{statistics.fmean(map(statistics.median, parts)):.1f}")  # fmt: skip
+        of_source = [(statistics.fmean(part), statistics.median(part)) for part in parts if part]
+        means.append(" / ".join(f"{statistics.fmean(each):.1f}" for each in zip(*of_source, strict=True)) or "–")
     print(f"| mean over sources | {len(sources)} | {' | '.join(means)} |")
     some = {name: columns[name] for name in ("model held out", "constant MFU", "nearest")}
     table(rows, some, "GPU", lambda row: str(row["gpu"]))
     table(rows, some, "GPUs", lambda row: f"to {KEYS['scale held out'](row)}".replace("to 1000000", "more"))
     series(rows, columns)
-    intervals(rows, columns["model held out"])
+    intervals(rows, columns)
 
 
 def series(rows: Sequence[Point], columns: dict[str, Column]) -> None:
@@ -416,27 +434,29 @@ def series(rows: Sequence[Point], columns: dict[str, Column]) -> None:
         print(f"| {title} | {len(errors['fitted'])} | {' | '.join(map(_pair, errors.values()))} |")
 
 
-def intervals(rows: Sequence[Point], column: Column) -> None:
+def intervals(rows: Sequence[Point], columns: dict[str, Column]) -> None:
     """Print between what factors of the prediction 90 % of the measured times of a framework lie, each row's model held
-    out; and how many rows of a model lie between the factors of all other models of the framework, or, if there is no
-    other, of all frameworks."""
-    factor = {row["id"]: 1 / (1 + column[row["id"]]) for row in rows}
-    print("\n| framework | rows | holds | of models left out |\n|---|---|---|---|")
-    inside, widths = [], []
+    out, or, of a framework with one model, its scale; and how many rows of each table lie between the factors of all
+    other models (or scales) of the framework, or, if there are few, of all frameworks."""
+    of_all = [1 / (1 + error) for error in columns["model held out"].values()]
+    holds, right, widths = {}, dict[tuple[str, str], list[bool]](), []
     for name in sorted({row["name"] for row in rows}):
         of = [row for row in rows if row["name"] == name]
-        right = []
+        left_out = "model held out" if len({KEYS["model held out"](row) for row in of}) > 1 else "scale held out"
+        factor = {row["id"]: 1 / (1 + columns[left_out][row["id"]]) for row in of}
+        holds[name] = between(list(factor.values()) if len(of) >= FEW else of_all)
         for row in of:
-            model = KEYS["model held out"]
-            others = [factor[each["id"]] for each in of if model(each) != model(row)]
-            low, high = between(others if len(others) >= FEW else list(factor.values()))
-            right.append(low <= factor[row["id"]] <= high)
+            others = [factor[each["id"]] for each in of if KEYS[left_out](each) != KEYS[left_out](row)]
+            low, high = between(others if len(others) >= FEW else of_all)
+            right.setdefault((name, row["table"]), []).append(low <= factor[row["id"]] <= high)
             widths.append(high - low)
-        inside += right
-        low, high = between([factor[row["id"]] for row in of] if len(of) >= FEW else list(factor.values()))
-        print(f"| {name} | {len(of)} | [{low:.2f}, {high:.2f}] | {100 * statistics.fmean(right):.0f} % |")
-    print(f"\nIntervals hold {100 * statistics.fmean(inside):.0f} % of the rows; mean width "
-          f"{100 * statistics.fmean(widths):.0f} %.")  # fmt: skip
+    print("\n| framework | holds | rows | n | of models left out |\n|---|---|---|---|---|")
+    for (name, source), found in right.items():
+        low, high = holds[name]
+        share = f"{100 * statistics.fmean(found):.0f} %"
+        print(f"| {name} | [{low:.2f}, {high:.2f}] | {source} | {len(found)} | {share} |")
+    inside = statistics.fmean(itertools.chain(*right.values()))
+    print(f"\nIntervals hold {100 * inside:.0f} % of the rows; mean width {100 * statistics.fmean(widths):.0f} %.")
 
 
 def between(factors: Sequence[float]) -> tuple[float, float]:
