@@ -1,22 +1,14 @@
 """A schedule that is repeated over a large buffer, stored as one loop and the number of loops. A transfer then takes a
-few bytes of memory, not hundreds as in a program that holds all loops."""
+few bytes of memory, not hundreds as in a program that holds all loops. `run.StreamedProgram` makes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
-from simcoll.config.machine_limits import check_memory
-from simcoll.engine.binding import bind
 from simcoll.engine.program import Program
-from simcoll.engine.timing_model import Index, Params, RoutedNetwork, piece_bytes
-from simcoll.schedule.schedule import Schedule
-
-BYTES: Final = 15  # of memory for each transfer: its time, a count of what it waits for, its state
-MOST_BITS: Final = 62  # bits of a heap key
+from simcoll.engine.timing_model import Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,38 +53,3 @@ class LoopedProgram:
         """The program `one` with other sizes: for each slot the remainder in its last loop, then a whole piece."""
         sizes = np.append(self.one.sizes % self.piece, self.piece)
         return replace(self.one, sizes=sizes, kind=np.arange(len(sizes), dtype=np.int32), memo={})
-
-
-def looped(
-    schedule: Schedule,
-    network: RoutedNetwork,
-    devices: Sequence[str],
-    params: Params,
-    nbytes: int,
-    *,
-    itemsize: int = 1,
-    weights: object = None,
-    arrivals: Mapping[int, int] | None = None,
-) -> LoopedProgram | None:
-    """Return the program that `bind` would make, as one loop and the number of loops. Return None if there is only one
-    loop, if some loop does not send every row, if a transfer moves several slots, or if a channel does not finish one
-    loop before the next. Also None with barriers, with blocking sends, or without `fifo` sharing. Raises like
-    `bind`."""
-    waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no"
-    in_turn = params.channels > 1 and params.channels_by == "chunk"
-    if not params.chunk or waiting or in_turn or schedule.transfers < int(schedule.count.sum()):
-        return None
-    whole = replace(params, chunk=0, slots=0)
-    one = bind(schedule, network, devices, whole, nbytes, itemsize=itemsize, weights=weights, arrivals=arrivals)
-    piece = piece_bytes(params.chunk, itemsize)
-    loops_of = -(-one.nbytes // piece)
-    loops = int(loops_of.max(initial=0))
-    found = LoopedProgram(one, loops, piece, params.slots)
-    if loops < 2 or (loops_of < loops).any():
-        return None
-    steps = found.steps
-    bits = found.row_bits + found.loop_bits + (int(steps.max(initial=0)) + loops).bit_length()
-    if bits > MOST_BITS or (len(steps) and (steps != steps[found.first]).any()):
-        return None
-    check_memory(len(found) * BYTES, f"{loops} loops of {len(one)} transfers", "write a larger chunk", "model")
-    return found

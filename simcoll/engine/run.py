@@ -15,17 +15,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from simcoll.config.machine_limits import check_memory
 from simcoll.config.numpy_helpers import Array
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
 from simcoll.engine.folding import fold
-from simcoll.engine.looped import LoopedProgram, looped
+from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
-from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
+from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes
+from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 
 MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default keep no timeline
+LOOPED_BYTES: Final = 15  # of memory for each transfer of a loop: its time, a count of what it waits for, its state
+MOST_BITS: Final = 62  # bits of a heap key
 
 Keep = Literal["auto", "totals", "times", "hops"]
 
@@ -79,15 +82,33 @@ class StreamedProgram:
 
     def bind(self) -> Program:
         """Return the program of all transfers."""
-        return bind(*self._call, itemsize=self.itemsize, weights=self.weights, arrivals=self.arrivals)
+        whole = written_out(self.stream), self.network, self.devices, self.params, self.nbytes
+        return bind(*whole, itemsize=self.itemsize, weights=self.weights, arrivals=self.arrivals)
 
     def looped(self) -> LoopedProgram | None:
-        """Return the program as one loop and the number of loops; None if that is not possible."""
-        return looped(*self._call, itemsize=self.itemsize, weights=self.weights, arrivals=self.arrivals)
-
-    @property
-    def _call(self) -> tuple[Schedule, RoutedNetwork, Sequence[str], Params, int]:
-        return written_out(self.stream), self.network, self.devices, self.params, self.nbytes
+        """Return the program that `bind` would make, as one loop and the number of loops. Return None if there is only
+        one loop, if some loop does not send every row, if a transfer moves several slots, or if a channel does not
+        finish one loop before the next. Also None with barriers, with blocking sends, or without `fifo` sharing. Raises
+        like `bind`."""
+        schedule, params = written_out(self.stream), self.params
+        waiting = params.sharing != "fifo" or params.barrier or params.blocking != "no"
+        in_turn = params.channels > 1 and params.channels_by == "chunk"
+        if not params.chunk or waiting or in_turn or schedule.transfers < int(schedule.count.sum()):
+            return None
+        one = dataclasses.replace(self, stream=schedule, params=dataclasses.replace(params, chunk=0, slots=0)).bind()
+        piece = piece_bytes(params.chunk, self.itemsize)
+        loops_of = -(-one.nbytes // piece)
+        loops = int(loops_of.max(initial=0))
+        found = LoopedProgram(one, loops, piece, params.slots)
+        if loops < 2 or (loops_of < loops).any():
+            return None
+        steps = found.steps
+        bits = found.row_bits + found.loop_bits + (int(steps.max(initial=0)) + loops).bit_length()
+        if bits > MOST_BITS or (len(steps) and (steps != steps[found.first]).any()):
+            return None
+        what = f"{loops} loops of {len(one)} transfers"
+        check_memory(len(found) * LOOPED_BYTES, what, "write a larger chunk", "model")
+        return found
 
     @property
     def transfers(self) -> int:

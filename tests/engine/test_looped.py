@@ -15,7 +15,7 @@ from oracle_programs import program_of
 from simcoll.config.numpy_helpers import Array
 from simcoll.engine import fast
 from simcoll.engine.binding import bind
-from simcoll.engine.looped import LoopedProgram, looped
+from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.run import Policy, StreamedProgram, run
 from simcoll.engine.timeline import Totals
@@ -87,7 +87,7 @@ def check(seed: int) -> bool:
     where = (*topology.ranks, *devices(topology, made)[n:])
     tiny = made.n_chunks * (rng.randint(2, 16) * (params.chunk // 4) + 1) * 4  # what the last loop carries
     size = rng.choice([1_000 // n * n * 4, 4_000 // n * n * 4, 4_996 // n * n * 4, tiny, tiny])
-    own = looped(made, topology, where, params, size, itemsize=4)
+    own = StreamedProgram(made, topology, where, params, size, itemsize=4).looped()
     if own is None:
         return False
     late, long = rng.choice([0, 0, 10**4, 10**7]), rng.choice([0, 10**7])
@@ -166,7 +166,7 @@ def slow(seed: int) -> None:
     )
     size = made.n_chunks * (rng.randint(8, 30) * chunk + 4)
     where = (*topology.ranks, *devices(topology, made)[n:])
-    own = looped(made, topology, where, params, size, itemsize=4)
+    own = StreamedProgram(made, topology, where, params, size, itemsize=4).looped()
     assert own is not None
     late = rng.choice([0, 0, 10**7])
     came = np.array([*(rng.randint(0, late) for _ in range(n)), *[0] * made.agents], np.int64)
@@ -198,7 +198,7 @@ def sizes_in_any_order(seed: int, compiled: bool) -> None:
     nothing = np.zeros(made.participants, np.int64), np.zeros(len(topology.links), np.int64)
     sizes = [made.n_chunks * (rng.randint(10, 40) * chunk + 4 * rng.randint(0, 1)) for _ in range(4)]
     for size in (*sizes, sizes[0]):
-        own = looped(made, topology, where, params, size, itemsize=4)
+        own = StreamedProgram(made, topology, where, params, size, itemsize=4).looped()
         if own is None:
             return
         whole = bind(made, topology, where, params, size, itemsize=4)
