@@ -14,6 +14,7 @@ from simcoll.config.grouping import grouped
 from simcoll.errors import ScheduleError
 from simcoll.explanation.critical_path import LINKED, by_cause
 from simcoll.explanation.explained_run import ALL_CAUSES, ExplainedRun, TimeShare
+from simcoll.explanation.narrowest_cut import narrowest_cut
 from simcoll.explanation.what_if import answers
 from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.prediction.summary_sentence import DEEPEP, FITTED_KERNELS
@@ -71,6 +72,7 @@ def explanation(run: ExplainedRun, what_if: bool = True) -> dict[str, Any]:
         ],
         "leads": run.path.leads(),
         "links": _links(run, shares, kinds),
+        **({"cut": cut} if not run.row.get("workload") and (cut := narrowest_cut(run.scenario)) else {}),
         "binds": _binds(run, shares, kinds),
         "path": [part._asdict() for part in parts],
         "switches_from": run.ran.program.schedule.n,
@@ -179,6 +181,9 @@ def _point(document: Explained) -> Iterator[str]:
             {**row, "busy": _percent(row["busy"]), "path": _percent(row["path_share"])} for row in document["links"]
         ]
         yield text_table.render(["link", "kind", "busy", "path"], shown[:5])
+    if cut := document.get("cut"):
+        half = f", of {cut['of']}" if cut["of"] != document["collective"] else ""
+        yield text_table.remarks_wrapped(f"# narrowest cut{half}: {cut['text']}")
     yield from _gains(document["what_if"])
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
 
 from simcoll import __version__
 from simcoll.config import text_table
+from simcoll.explanation.narrowest_cut import cut_text, some
 from simcoll.explanation.synthesis import Synthesized
 from simcoll.units import format_size
-
-MOST_NAMED: Final = 8
 
 
 def text(answer: Synthesized) -> str:
@@ -52,15 +50,5 @@ def _lines(answer: Synthesized) -> Iterator[str]:
 def _witness(answer: Synthesized) -> str:
     bound, topology = answer.plan.bound, answer.plan.topology
     if bound.kind == "lp":
-        return f"prices of {len(bound.links)} links prove the bound: {_some(bound.links)}"
-    ranks = sum(place in bound.devices for place in answer.places)
-    out = sum(topology.link(*name.split("->")).bandwidth for name in bound.links) / 1e9
-    return (
-        f"all that passes between {{{_some(bound.devices)}}} ({ranks} of {answer.schedule.n} ranks) and the others "
-        f"crosses {len(bound.links)} links of {out:.6g} GB/s in all: {_some(bound.links)}"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join([*names[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+        return f"prices of {len(bound.links)} links prove the bound: {some(bound.links)}"
+    return cut_text(bound, topology, answer.places)

@@ -216,6 +216,17 @@ def test_results_have_the_exact_bound() -> None:
     assert (row["bound_kind"], row["lower_bound_us"]) == ("cut", bound.time_ps(size) / 1e6)
 
 
+def test_explain_shows_the_narrowest_cut() -> None:
+    """Two nodes with two NICs of 10 GB/s each: all that leaves a node crosses them."""
+    topology, _ = of(next(oracle for oracle in ORACLES if oracle["name"] == "2x4-2nic"))
+    asked = {"topology": topology, "algorithm": "ring", "size": 2**20, "profile": "one-port"}
+    for collective, half in (("all_gather", ""), ("all_reduce", ", of all_gather")):
+        found = simcoll.explain({"collective": collective, **asked}, what_if=False)
+        cut = found["points"][0]["cut"]
+        assert cut["bound_GBps"] == 40 and all("nic" in name for name in cut["links"])
+        assert f"narrowest cut{half}: all that goes" in found.text and "2 links of 10 GB/s" in cut["text"]
+
+
 def test_recommend_ends_with_what_can_be_had() -> None:
     """On a slow star two trees beat what is named, and the last line says by how much."""
     topology, _ = of(next(oracle for oracle in ORACLES if oracle["name"] == "asym5"))
