@@ -272,9 +272,7 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
         found = None if judged else door.ask(keys)
         planner = found.planner if found else door.planner(keys)
         memory, limit = memory_of(planner), planner.compute.memory_bytes
-    except MissingError as missing:
-        return point | {"status": f"refused: {missing}"}
-    except SimcollError as error:
+    except (MissingError, SimcollError) as error:
         return point | {"status": f"refused: {error}"}
     point |= {"memory_GB": memory.total / 1e9, "fits": memory.total <= limit}
     if found:

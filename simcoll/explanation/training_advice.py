@@ -305,8 +305,8 @@ def closed_form_ps(planner: Planner) -> int:
         forward, backward, weights = (
             sum(sum(unit.costs[phase]) for unit in units) for phase in ("forward", "backward", "weights")
         )
-        gather = sum(map(planner.called, planner.parameter_calls(stage, units)))
-        reduce = sum(map(planner.called, planner.gradient_calls(stage, units)))
+        gather = sum(map(planner.call_time, planner.parameter_calls(stage, units)))
+        reduce = sum(map(planner.call_time, planner.gradient_calls(stage, units)))
         calls = [*planner.parameter_calls(stage, units), *planner.gradient_calls(stage, units)]
         hidden = planner.interference(calls)
         whole = forward + backward + weights

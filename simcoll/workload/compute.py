@@ -231,11 +231,6 @@ class Compute:
         way = self.framework
         return way.launch.get(self.kernels, 0.0) + (way.launch_pipelined * tp if tp > 1 and pipeline_across else 0.0)
 
-    @property
-    def tensor_shown(self) -> float:
-        """Share of tensor-parallel communication that shows where it is overlapped with GEMMs."""
-        return self.framework.tensor_shown
-
     def peak(self, dtype: str = BASE) -> float:
         """Return the dense peak in FLOP/s. Raises InputError for a type that the GPU does not compute in."""
         if dtype not in self.of.peak:

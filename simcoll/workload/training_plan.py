@@ -249,7 +249,8 @@ class Planner:
         self.shares = layout.degree("dp") > 1 or layout.degree("edp") > 1
         self.sharded = self.shares and spec.parallel.sharding in ("fsdp", "hsdp")
         overlap = spec.overlap.tensor
-        usual = compute.tensor_shown < 1 and compute.framework.tensor_beside and spec.split.sequence_parallel
+        way = compute.framework
+        usual = way.tensor_shown < 1 and way.tensor_beside and spec.split.sequence_parallel
         self.tensor_overlap = usual if overlap is None else overlap
         self.made: dict[tuple[str, int, str], Unit] = {}
 
@@ -362,7 +363,7 @@ class Planner:
             return added(*passes, cost(**{operation.exchange.dimension: shown}))
         took = self.exchanged(operation, stage)
         if operation.dimension == "tp" and self.tensor_overlap and operation.collective != "all_reduce":
-            took = round(took * self.compute.tensor_shown)
+            took = round(took * self.compute.framework.tensor_shown)
         return cost(**{operation.dimension: took})
 
     def attention_ps(self, core: Attention) -> int:
@@ -372,7 +373,7 @@ class Planner:
 
     def exchanged(self, exchange: Exchange, stage: int) -> int:
         """Return the time of an exchange within a pass."""
-        return exchange.times * self.called(self.call_of(exchange, stage))
+        return exchange.times * self.call_time(self.call_of(exchange, stage))
 
     def call_of(self, exchange: Exchange, stage: int) -> Call:
         """Return the call of an exchange."""
@@ -383,10 +384,6 @@ class Planner:
             moe = ExpertTokens.model_validate({"tokens": exchange.tokens, "hidden": width, **chosen})
             kernel = ExpertKernel.model_construct(moe=moe, executor=spec.executor, sms=spec.sms)
         return Call(exchange.dimension, exchange.collective, exchange.nbytes, dtype, stage, tokens=kernel)
-
-    def called(self, call: Call) -> int:
-        """Return the time of a call."""
-        return self.call_time(call)
 
     # --- the plan ---
 
@@ -486,7 +483,7 @@ class Planner:
         """Return, for the closed form, how long messages to other stages hold up a step."""
         if self.stages == 1:
             return 0
-        took = self.called(self.message(0, 1))
+        took = self.call_time(self.message(0, 1))
         return 2 * took * (self.stages - 1 + (0 if self.sends_beside else self.passes * self.chunks))
 
     def _sent(self, stage: int, target: int, turn: Turn, done: int) -> int:
@@ -495,7 +492,7 @@ class Planner:
             return done
         call = self.message(stage, target)
         stream, name = f"pp {turn.phase}" if self.sends_beside else COMPUTE, f"send {turn.phase} {turn.k}"
-        return self.plan.add("send", name, stage, stream, cost(pp=self.called(call)), [done], call)
+        return self.plan.add("send", name, stage, stream, cost(pp=self.call_time(call)), [done], call)
 
     # --- data parallelism ---
 
@@ -538,7 +535,7 @@ class Planner:
     def _moved(self, stage: int, kind: str, calls: Sequence[Call], after: Iterable[int]) -> list[int]:
         """Add calls on the stream of parameters and gradients, one after the other."""
         after = [*after]
-        return [self.plan.add(kind, kind, stage, SHARDS, cost(dp=self.called(call)), after, call) for call in calls]
+        return [self.plan.add(kind, kind, stage, SHARDS, cost(dp=self.call_time(call)), after, call) for call in calls]
 
     def _finished(self) -> None:
         """Add the end of the step: gradients of a tied embedding, the optimizer, which waits for all stages (for the
@@ -548,7 +545,7 @@ class Planner:
         if spec.model.tied and self.stages > 1:
             (call,) = self._call(0, "tied", "all_reduce", self.unit("embedding", 0).block.parameters,
                                  spec.dtypes.gradients, self.stages - 1)  # fmt: skip
-            tied = [plan.add("tied", "tied", 0, SHARDS, cost(pp=self.called(call)),
+            tied = [plan.add("tied", "tied", 0, SHARDS, cost(pp=self.call_time(call)),
                              [*plan.last(0), *plan.last(self.stages - 1)], call)]  # fmt: skip
         over = [*tied, *(number for stage in range(self.stages) for number in plan.last(stage))]
         for stage in range(self.stages):
