@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -70,16 +71,13 @@ def part(point: Point) -> ResultRow:
             failed += causes == every
             found = found.when
         times.setdefault(" ".join(causes), []).append(found)
-    even = _evenly(scenario) if spec.ecmp else None
+    even: float | None = None  # if all equal routes together act like one link
+    if spec.ecmp:
+        with suppress(InputError):  # a file that lists its devices has no such switches
+            even = predict(
+                scenario.model_copy(update={"topology": scenario.topology.evenly, "variability": None})
+            ).time_us
     return replace(undisturbed, times_ps=times, failed_runs=failed if scenario.faults else None, even_paths_us=even)
-
-
-def _evenly(scenario: Scenario) -> float | None:
-    """Return the time in us if all equal routes together act like one link; None if switches cannot spread messages."""
-    try:
-        return predict(scenario.model_copy(update={"topology": scenario.topology.evenly, "variability": None})).time_us
-    except InputError:  # a file lists its devices
-        return None
 
 
 def _sets(causes: tuple[str, ...], whole: bool) -> list[tuple[str, ...]]:

@@ -266,17 +266,15 @@ class Scenario(Model):
     @classmethod
     def _draws_of_paths(cls, data: object) -> object:
         """Convert `topology.ecmp` into replications with random routes."""
-        paths = (
-            data["topology"].get("ecmp") if isinstance(data, dict) and isinstance(data.get("topology"), dict) else None
-        )
-        if not isinstance(data, dict) or not isinstance(paths, dict):
+        topology = data.get("topology") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(topology, dict) or not isinstance(topology.get("ecmp"), dict):
             return data
-        variability, draws = data.get("variability") or {}, paths.get("draws", 100)
+        paths, variability = topology["ecmp"], data.get("variability") or {}
+        draws = paths.get("draws", 100)
         if not isinstance(variability, dict) or "ecmp" in variability or data.get("replications", draws) != draws:
-            problem = (
-                "`topology.ecmp` says how often which routes are drawn; leave out `variability.ecmp`, `replications`"
-            )
-            raise yaml_tree.MisplacedKeyError(["topology", "ecmp"], problem)
+            problem = "`topology.ecmp` says how often which routes are drawn"
+            cure = "leave out `variability.ecmp`, `replications`"
+            raise yaml_tree.MisplacedKeyError(["topology", "ecmp"], f"{problem}; {cure}")
         flows = {"flows": paths.get("qps_per_connection", 1)}
         return {**data, "variability": {**variability, "ecmp": flows}, "replications": draws}
 
