@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
-    from simcoll.dry_run.script import Job
-    from simcoll.dry_run.step import DryRun
+    from simcoll.dry_run.script import Job, RankRecord
+    from simcoll.dry_run.step import Cluster, DryRun
+    from simcoll.workload.compute import Kernels
 
 
 def _torch() -> None:
@@ -48,10 +49,16 @@ def dry_run(
         raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {nodes * cluster.gpus} GPUs", cure)  # type: ignore[operator]
     job = Job(script, tuple(args), world, local, cluster.told, steps)
     records = record_differing(job, all_ranks)
-    if any(each.compiled for each in records.values()):
-        cluster = Cluster.named(on, **{**computing, "kernels": computing.get("kernels") or "compiled"})
-    found = DryRun(script, world, nodes, cluster, records)
+    found = DryRun(script, world, nodes, _as_compiled(cluster, on, records, **computing), records)
     return replace(found, advice=tuple(advised(found, job))) if advise else found
+
+
+def _as_compiled(
+    cluster: Cluster, on: str, records: Mapping[int, RankRecord], *, kernels: Kernels | None = None, **others: Any
+) -> Cluster:
+    """Return the cluster with compiled kernels if the script compiles something, and nobody said otherwise."""
+    compiled = kernels is None and any(each.compiled for each in records.values())
+    return type(cluster).named(on, kernels="compiled", **others) if compiled else cluster
 
 
 def advised(found: DryRun, job: Job) -> list[str]:
@@ -95,7 +102,8 @@ def dryrun(*, world: int, on: str, nodes: int | None = None, **computing: Any) -
     cluster, made = Cluster.named(on, **computing), PlannedStep()
     with recording(0, world, -(-world // nodes) if nodes else cluster.gpus, cluster.told, fake=False):
         yield made
-    made.step = DryRun("dryrun", world, nodes, cluster, {0: recorded(0, fake=False)})
+    records = {0: recorded(0, fake=False)}
+    made.step = DryRun("dryrun", world, nodes, _as_compiled(cluster, on, records, **computing), records)
     print(text(made.step))
 
 

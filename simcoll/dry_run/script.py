@@ -249,7 +249,7 @@ def _held(models: Sequence[Any], optimizers: Sequence[Any]) -> dict[str, list[to
         "gradients": [each.grad for each in parameters],
         "optimizer": [value for one in optimizers for state in one.state.values() for value in state.values()],
     }
-    local = {name: [each.to_local() if hasattr(each, "to_local") else each for each in kinds[name]] for name in kinds}
+    local = {name: [*map(torch_private.local, tensors)] for name, tensors in kinds.items()}
     return {name: [each for each in flat(tensors) if each.device.type != "meta"] for name, tensors in local.items()}
 
 

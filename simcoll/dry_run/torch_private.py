@@ -119,6 +119,12 @@ def is_wrapper(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__")
 
 
+def local(value: Any) -> Any:
+    """Return this rank's part of a distributed tensor; other values as they are. `to_local` takes a hundred times as
+    long."""
+    return getattr(value, "_local_tensor", value)
+
+
 def group_of(named: Any) -> Any:
     """Return the process group that an operation names: by a script object, or by its name."""
     if isinstance(named, str):
