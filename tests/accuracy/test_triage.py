@@ -273,6 +273,12 @@ def test_a_text_without_a_known_line_says_so(tmp_path: Path) -> None:
         diagnosis(tmp_path, "step 10 loss 8.1\n")
 
 
+def test_files_for_import_are_named(tmp_path: Path) -> None:
+    """A matrix of nvidia-smi is no file of a job; the message says what reads it."""
+    with pytest.raises(simcoll.SimcollError, match="nvidia-smi: `simcoll import` reads it"):
+        diagnosis(tmp_path, "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-9\nGPU1\tNV4\t X \t0-9\n")
+
+
 # --- pairs of nodes ---
 
 

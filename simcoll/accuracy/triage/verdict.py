@@ -12,6 +12,7 @@ from simcoll.accuracy.triage.given_files import GivenFile
 from simcoll.accuracy.triage.kinds import KINDS
 from simcoll.accuracy.triage.machine_of_log import system_of
 from simcoll.errors import InputError, visible
+from simcoll.formats import importers
 from simcoll.formats.debug_logs.log_lines import RANK_LIST
 from simcoll.formats.recordings import chakra, kineto
 
@@ -44,16 +45,7 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
                 raise
             fitting, unread = [], [*unread, str(error.diagnostics[0])]
         else:
-            trace = not fitting and (kineto.looks(file.data) or chakra.looks(file.data))
-            text = not file.is_pickle and file.data.lstrip()[:1] not in (b"{", b"<")
-            what = (
-                "a trace is a workload: `simcoll import` makes a scenario of it"
-                if trace
-                else _LINES
-                if text
-                else _UNKNOWN
-            )
-            unread += [] if fitting else [f"{visible(file.name)}: {what}"]
+            unread += [] if fitting else [f"{visible(file.name)}: {_unread(file)}"]
         for name in fitting:
             by_kind[name].append(file)
         file.forget()
@@ -70,6 +62,17 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
     alone = len(files) == 1 and case.present == {tables.KIND} and judged
     more = judged[0] if alone else {**_machine(case), "files": read, "unread": unread, **case.details}
     return {**said, **more, "schema": SCHEMA, **_commands(files, case)}
+
+
+def _unread(file: GivenFile) -> str:
+    """Return what a file is that tells nothing of a job."""
+    if kineto.looks(file.data) or chakra.looks(file.data):
+        return "a trace is a workload: `simcoll import` makes a scenario of it"
+    if file.is_pickle:
+        return _UNKNOWN
+    if kind := importers.recognise(file.text()):
+        return f"it is no file of a job, but {kind}: `simcoll import` reads it"
+    return _UNKNOWN if file.data.lstrip()[:1] in (b"{", b"<") else _LINES
 
 
 def _commands(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
