@@ -32,20 +32,20 @@ def orbits_of(graph: FlowGraph, weights: Integers | None = None) -> Orbits:
     size, random = len(graph.names), np.random.default_rng(0)
     kinds = np.zeros(size, np.int64)
     kinds[graph.ranks] = 1 if weights is None else 1 + weights
-    found, colours = Orbits(np.arange(size), np.arange(len(graph.tails))), _refined(graph, np.tile(kinds, 2))[:size]
-    order = np.argsort(graph.tails * size + graph.heads)
-    keys = (graph.tails * size + graph.heads)[order]
-    failed, tried = 0, 0
-    while failed < MOST_FAILED and tried < MOST_FOUND and len(distinct(found.vertices)) > len(distinct(colours)):
+    found, colours = Orbits(np.arange(size), np.arange(len(graph.tails))), _refined(graph, np.tile(kinds, 2))
+    keys, failed = graph.tails * size + graph.heads, 0
+    order = np.argsort(keys)
+    for _ in range(MOST_FOUND):
+        if failed == MOST_FAILED or len(distinct(found.vertices)) == len(distinct(colours)):
+            break
         image = _candidate(graph, np.tile(kinds, 2), random)
         ends = image[graph.tails] * size + image[graph.heads]
-        edges = order[np.minimum(np.searchsorted(keys, ends), len(keys) - 1)]
-        same = np.array_equal(keys[np.searchsorted(keys, ends).clip(max=len(keys) - 1)], ends)
-        if same and np.array_equal(graph.capacity[edges], graph.capacity) and np.array_equal(kinds[image], kinds):
+        edges = order[np.searchsorted(keys[order], ends).clip(max=len(keys) - 1)]
+        mapped = (kinds, kinds[image]), (keys[edges], ends), (graph.capacity, graph.capacity[edges])
+        if all(np.array_equal(*each) for each in mapped):
             found, failed = Orbits(_joined(found.vertices, image), _joined(found.edges, edges)), 0
         else:
             failed += 1
-        tried += 1
     return found
 
 

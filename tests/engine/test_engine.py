@@ -163,12 +163,14 @@ def pieces_of(plan: Schedule, whole: Program, params: Params, itemsize: int) -> 
         sizes = whole.nbytes[rows].tolist()
         for loop in range(max(1, -(-max(sizes) // piece))):
             number = (loop * plan.n_chunks + src_slot) % max(1, params.channels)
-            channel, side = (number, number) if params.channels else (dst, 0)
+            route = tuple(whole.route(rows[0]))
+            if params.channels_by == "port":
+                number = 1 + route[0] if route else 0
+            channel, side = (number, number) if params.channels or params.channels_by == "port" else (dst, 0)
             more, at = loop * plan.n_slots, (step + loop * stagger, loop, rows[0])
             ends = src, src_slot + more, dst, dst_slot + more, reduce
             size = sum(max(0, min(piece, nbytes - loop * piece)) for nbytes in sizes)
             slots = [(plan.row(row).src_slot + more, plan.row(row).dst_slot + more) for row in rows[1:]]
-            route = tuple(whole.route(rows[0]))
             found.append((at, Message(at[0], *ends, size, route, channel, side, more=tuple(slots))))
     return [message for _, message in sorted(found, key=lambda each: each[0])]
 
@@ -190,7 +192,8 @@ def check_pieces(collective: str, algorithm: str, seed: int) -> bool:
         channel_bandwidth=rng.choice([0, 10**10]), barrier=rng.random() < 0.2,
     )  # fmt: skip
     own = {name: getattr(rules, name) for name in Rules.__dataclass_fields__}
-    params = Params(**own, chunk=rng.choice([20, 40, 90]), channels=rng.choice([0, 1, 2, 3]))
+    channels, by = rng.choice([(0, "chunk"), (1, "chunk"), (2, "chunk"), (3, "chunk"), (1, "port")])
+    params = Params(**own, chunk=rng.choice([20, 40, 90]), channels=channels, channels_by=by)
     late = {rng.randrange(n): 10**6} if rng.random() < 0.3 else {}
     size, ranks = 4 * rng.randint(20, 120), topology.ranks
     slots = plan.by_slot()
@@ -333,7 +336,7 @@ def test_the_engines_agree_on_every_algorithm(entry: tuple[str, str]) -> None:
             "sharing": rng.choice(["fair", "fifo"]),
             "chunk": rng.choice([0, 1000]),
             "channels": rng.choice([0, 1, 2]),
-            "channels_by": rng.choice(["chunk", "step"]),
+            "channels_by": rng.choice(["chunk", "step", "port"]),
             "slots": rng.choice([0, 1, 2]),
             "o_send": rng.choice([0, 10**6]),
             "o_recv": rng.choice([0, 10**5]),
