@@ -268,12 +268,12 @@ SETTINGS = (
     ("p2p off", "", A100, "all_gather", "NCCL_P2P_DISABLE=1"),
     ("4 nics", "", H100X2, "all_gather", "NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
     ("nvls on", "", H100X2, "all_reduce", "NCCL_ALGO=NVLSTree"),
+    ("chunk size", "32 KiB", H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
     ("4 nics", "spread evenly", H100X2, "all_to_all", "NCCL_IB_HCA=mlx5_0,mlx5_2,mlx5_4,mlx5_6"),
 )
 WITHIN = (  # an eighth of the NICs, a quarter of short times, sizes of a middle region: less than predictions err
     (H100X2, "all_gather", "NCCL_IB_HCA=^=mlx5_3"),
     (A100X2, "all_to_all", "NCCL_PXN_DISABLE=1"),
-    (H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=32768"),
     (H100X2, "all_to_all", "NCCL_P2P_NET_CHUNKSIZE=524288"),
 )
 

@@ -220,8 +220,9 @@ def beside(nearest: Fit, fit: Fit) -> bool:
 def as_good(fits: Iterable[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
     """Return the fits that explain the table as well as the nearest one, which is among them, as far as rows can tell:
     the errors of predictions, or noise, may have put them behind it. Or they are as near and assume more: the simpler
-    one is likelier, but the rows do not show which is true. Two faults at once count only if no single one is among
-    them, and another machine only if nothing else is. Empty if nothing explains the table."""
+    one is likelier, but the rows do not show which is true. None is farther than one that is not as good. Two faults at
+    once count only if no single one is among them, and another machine only if nothing else is. Empty if nothing
+    explains the table."""
     explaining = [fit for fit in fits if fit.explains(base)]
     nearest = min(explaining, key=lambda fit: fit.score, default=base)
 
@@ -230,7 +231,8 @@ def as_good(fits: Iterable[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
         alike = set(fit.off) <= set(nearest.off) and not table.tells_apart(nearest, fit)
         return (as_near and beside(nearest, fit)) or alike
 
-    good = list(filter(is_as_good, explaining))
+    worse = min((fit.score for fit in explaining if not is_as_good(fit)), default=np.inf)
+    good = [fit for fit in explaining if is_as_good(fit) and (fit.score < worse or fit.score == nearest.score)]
     here = [fit for fit in good if fit.hypothesis.rarity < ANOTHER]
     single = [fit for fit in here if not fit.hypothesis.pair]
     return single or here or good
