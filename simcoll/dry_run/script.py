@@ -175,10 +175,11 @@ def recorded(rank: int, fake: bool) -> RankRecord:
 def recording(
     rank: int, world: int, local: int, gpu: devices.Told, fake: bool, steps: int | None = None
 ) -> Iterator[None]:
-    """Record what runs inside as one rank of a job."""
+    """Record what runs inside as one rank of a job. `local`: the ranks of a whole node."""
+    local = min(local, world)
     os.environ |= {
         "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % local),
-        "LOCAL_WORLD_SIZE": str(min(local, world)), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
+        "LOCAL_WORLD_SIZE": str(local), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
         "GROUP_RANK": str(rank // local),
     }  # fmt: skip
     RECORDER.rank, RECORDER.fake = rank, fake

@@ -242,7 +242,8 @@ class Prediction:
     @property
     def waiting_ps(self) -> int | None:
         """Time of a step in ps in which the rank that computes longest must wait for other ranks' computations, e.g.
-        the bubble of a pipeline. It would be the same if communication took no time. None for a collective."""
+        the bubble of a pipeline, or for its host. It would be the same if communication took no time. None for a
+        collective."""
         return None
 
     @property

@@ -97,7 +97,7 @@ class ResultRow(Mapping[str, Any]):
     step_us: float | None = _column("from the start to the end of the last operation of a workload", "us")
     exposed_us: float | None = _column("time that communication adds to `compute_us` and `waiting_us`", "us")
     compute_us: float | None = _column("computation of the rank that computes most", "us")
-    waiting_us: float | None = _column("time that this rank waits for other ranks' computations (bubble)", "us")
+    waiting_us: float | None = _column("time that this rank waits for other ranks' computations, or for its host", "us")
     buckets: int | None = _column("gradient buckets, or collective calls, of a rank")
     replications: int | None = _column("runs of a point with variability")
     time_us_p50: float | None = _quantile("median")

@@ -385,9 +385,9 @@ def _steps(rows: Sequence[ResultRow]) -> str:
     exposed = f"{took(best.exposed_us)} is exposed communication ({share})"
     if best.waiting_us:
         waiting = f"{best.waiting_us / (best.step_us or 1):.1%}"
-        exposed += f" and {took(best.waiting_us)} is waiting for other ranks ({waiting})"
+        exposed += f" and {took(best.waiting_us)} is waiting for other ranks or the host ({waiting})"
     if len(rows) == 1:
-        said = f"of which {exposed}" if best.exposed_us else "with no communication exposed"
+        said = f"of which {exposed}" if best.exposed_us or best.waiting_us else "with no communication exposed"
         return f"A step takes {took(best.step_us)}, {said}"
-    of_shortest = exposed if best.exposed_us else "it exposes no communication"
+    of_shortest = exposed if best.exposed_us or best.waiting_us else "it exposes no communication"
     return f"{len(rows)} steps: {_span(rows, _asked)}; of the shortest {of_shortest}"

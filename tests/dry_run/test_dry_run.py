@@ -132,6 +132,15 @@ def test_a_step_without_memory_is_the_same(kind: str, tmp_path: Path) -> None:
 
 @torch_needed
 @pytest.mark.ranks
+def test_a_job_of_a_part_of_a_node_sees_its_gpus(tmp_path: Path) -> None:
+    """torch forms groups of a node's GPUs, which are the job's if it has fewer ranks than the machine has."""
+    path = tmp_path / "groups.py"
+    path.write_text(BEGIN + "group, _ = dist.new_subgroups()\ndist.all_reduce(torch.ones(4), group=group)\n")
+    assert [call["ranks"] for call in dry_run(str(path), world=4, on="hgx-h100").collectives()] == [[0, 1, 2, 3]]
+
+
+@torch_needed
+@pytest.mark.ranks
 @pytest.mark.filterwarnings("default")  # torch's own
 def test_each_message_of_a_pipeline_is_sent_once() -> None:
     """Stages send and receive in batches, each in an order of its own: a message is one operation of both."""

@@ -160,6 +160,25 @@ def kineto(**more: Any) -> dict[str, Any]:
     return {"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 4}}
 
 
+@pytest.mark.parametrize(("recorded", "root"), [("3", "root: 3"), ("0", ""), (None, "")])
+def test_roots_are_recorded_or_assumed(tmp_path: Path, recorded: str | None, root: str) -> None:
+    """A call has the root that the host handed in; of one that the trace does not name, an assumption is said once."""
+    trace = kineto(**{"Collective name": "broadcast", "In msg nelems": 4096, "dtype": "Float"})
+    host = {"ph": "X", "cat": "cpu_op", "name": "c10d::broadcast_", "dur": 20, "tid": 1}
+    asked = {} if recorded is None else {"Concrete Inputs": ["", "", recorded, "0", "False", "-1"]}
+    trace["traceEvents"] += [{**host, "ts": 1000 * step + 15, "args": asked} for step in range(2)]
+    (tmp_path / "t.json").write_text(json.dumps(trace))
+    done = simcoll("import", tmp_path / "t.json", "-o", tmp_path / "p.yaml", "--assume", "hgx-h100")
+    assert done.status == 0, done.err
+    said, plan = done.out + done.err, (tmp_path / "p.yaml").read_text()
+    assert said.count("whose root") == (recorded is None)
+    assert ("root:" in plan) == bool(root)
+    assert root in plan
+    (tmp_path / "t.json").write_text(json.dumps(trace).replace('"3"', '"4"'))
+    done = simcoll("import", tmp_path / "t.json", "-o", tmp_path / "q.yaml", "--assume", "hgx-h100")
+    assert (done.status, "names root 4, but its group has 4 ranks" in done.err) == ((2, True) if root else (0, False))
+
+
 def test_old_traces_have_no_sizes(tmp_path: Path) -> None:
     """Calls without arguments keep their measured times on every machine, and the import says so; with arguments they
     have groups and sizes."""
@@ -208,7 +227,8 @@ WORKLOADS = {
     "waits": "topology: {system: hgx-h100}\nworkload: {operations: [{name: a, time: 5 us, kind: host, stream: host},\n"
     "  {name: b, time: 7.5 us, after: [a], ranks: [0, 1]}, {name: c, collective: all_gather, size: 8 KiB,\n"
     "  groups: [[0, 1], [2, 3]], after: [b]}, {name: d, collective: send_recv, size: 4 KiB, ranks: [3, 1]},\n"
-    "  {name: e, time: 1 us, after: [c, d]}]}\n",
+    "  {name: e, time: 1 us, after: [c, d]}, {name: f, collective: broadcast, size: 8 B, ranks: [1, 3, 5], root: 2},\n"
+    "  {name: g, collective: reduce, size: 4 KiB}]}\n",
 }
 
 
@@ -227,12 +247,14 @@ def test_a_graph_comes_back(tmp_path: Path, name: str) -> None:
         took = imported(files, tmp_path / "again.yaml")["time_us"]
         assert took == pytest.approx(row["time_us"], rel=1e-4)
     assert graphs[0] == graphs[1]
+    assert ("root: 2" in (tmp_path / "again.yaml").read_text()) == ("root: 2" in WORKLOADS[name])
 
 
 def shape(path: Path) -> list[tuple[int, list[int], int, object]]:
-    """The nodes of a graph: kind, places of the nodes before, time in ns, bytes."""
+    """The nodes of a graph: kind, places of the nodes before, time in ns, bytes, root."""
     steps = chakra.read(path.read_bytes(), str(path), 8, ImportLog()).intervals
-    return [(bool(one.call), sorted(one.after), one.took, one.call and one.call.what.nbytes(1)) for one in steps]
+    calls = [one.call and (one.call.what.nbytes(1), one.call.what.root) for one in steps]
+    return [(bool(one.call), sorted(one.after), one.took, call) for one, call in zip(steps, calls, strict=True)]
 
 
 def test_graphs_in_json(tmp_path: Path) -> None:

@@ -363,6 +363,16 @@ def test_every_step_is_drawn() -> None:
     assert "shortest: ring at bucket cap none" in words(figure)
 
 
+def test_a_bar_of_a_plan_has_its_name() -> None:
+    """Calls of a plan have algorithms of their own: its bar has the scenario's name, or what sets it apart."""
+    step = {"workload": "operations", "compute_us": 4.0, "exposed_us": 0.0, "waiting_us": 1.0, "step_us": 5.0}
+    rows = [row(**{**step, "scenario": "recorded-step", "algorithm": "auto", "nodes": nodes}) for nodes in (1, 2)]
+    for several, expected in ((rows[:1], ["scenario recorded-step"]), (rows, ["1 node", "2 nodes"])):
+        figure = step_figure(several)
+        figure.canvas.draw()
+        assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == expected
+
+
 def left_over() -> list[dict[str, Any]]:
     """What a fit leaves; the smallest size was fitted, and one row is far out."""
     found = [{**point, "fitted": point["size_bytes"] == points()[0]["size_bytes"]} for point in points()]

@@ -29,6 +29,7 @@ COLLECTIVES: Final = (  # by their numbers
     "all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter",
     "reduce_scatter", "barrier",
 )  # fmt: skip
+ROOTED: Final = ("reduce", "gather", "scatter", "broadcast")
 VERSION: Final = "0.0.4"
 _NAME: Final = 100  # characters of names that are kept
 _DAMAGES: Final = (
@@ -250,6 +251,9 @@ def _host_nodes(rows: Sequence[Mapping[str, Any]]) -> Iterator[Node]:
         size = item * elements(tuple(map(tuple, inputs["shapes"][0])))
         more = {"comm_size": size, "comm_type": COLLECTIVES.index(collective_of(name))}
         more |= {"pg_name": str(given["pg_name"])} if given.get("pg_name") else {}
+        at = inputs["values"].index(name) if name in inputs["values"] else 0
+        if at and type(root := inputs["values"][at - 1]) is int:  # of other collectives the rank
+            more["root"] = root
         yield Node(int(row["id"]), name, COLL, (), 0, {"is_cpu_op": False, **more})
 
 
@@ -328,5 +332,7 @@ def _call(node: Node, world: int, groups: dict[str, Group], counted: Counter[Gro
             )
         collective = COLLECTIVES[int(number)]
         n = len(group.ranks) or world
-        what = What(collective, dtypes=dtypes, size=size * (n if collective in ("all_gather", "gather") else 1))
+        root = int(given["root"]) if "root" in given and collective in ROOTED else None
+        size *= n if collective in ("all_gather", "gather") else 1
+        what = What(collective, dtypes=dtypes, size=size, root=root)
     return Event(group, counted[group], what, "", True, 0)

@@ -54,7 +54,7 @@ class What(NamedTuple):
 
     `collective` is simcoll's name, `send`, `recv`, `coalesced`, or the recorder's own name. `peers` are the ranks
     within the group from and to which data goes (point-to-point alone). `size`: bytes as nccl-tests counts them, of
-    recorders that know no shapes. `root`: a rank within the group.
+    recorders that know no shapes. `root`: a rank within the group; None: not recorded.
     """
 
     collective: str
@@ -63,7 +63,7 @@ class What(NamedTuple):
     dtypes: tuple[str, ...] = ()
     peers: tuple[int, int] | None = None
     size: int = 0
-    root: int = 0
+    root: int | None = None
 
     def __str__(self) -> str:
         arrow = f" {self.peers[0]}->{self.peers[1]}" if self.peers else ""

@@ -30,6 +30,7 @@ _LONGEST: Final = 10**18  # ns, a third of a century
 _NCCL: Final = re.compile(
     r"(?:nccl|rccl|msccl)\w*?(?:_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv))?_", re.I
 )
+_ROOTS: Final = {"c10d::broadcast_": 2, "c10d::reduce_": 3, "c10d::gather_": 3, "c10d::scatter_": 3}  # input: the root
 _STEP: Final = re.compile(r"ProfilerStep#(\d+)$")
 _KERNELS: Final = names_by(COLLECTIVES, lambda row: [row.kernel]) | {"SendRecv": "send_recv"}
 _TYPES: Final = {
@@ -97,7 +98,7 @@ class _Reader:
                 name = str(event["name"])
                 if found := _STEP.match(name):
                     self.steps[int(found[1])] = _span(event)
-                elif name.startswith("nccl:") or name == "record_param_comms":
+                elif name.startswith("nccl:") or name == "record_param_comms" or name in _ROOTS:
                     self.calls[event.get("tid")].append((*_span(event), event))
         for calls in self.calls.values():
             calls.sort(key=lambda call: call[:2])
@@ -166,6 +167,7 @@ class _Reader:
             what = What("send_recv")
         elif what.collective == "reduce_scatter" and not what.outputs:
             what = what._replace(outputs=tuple((-(-size // (n or 1)),) for shape in what.inputs for size in shape[:1]))
+        what = what._replace(root=next((root for root in map(_root, around) if root is not None), None))
         self.unsized += not what.nbytes(n or 1) and what.collective != "barrier"
         self.counted[group] += 1
         created = self.base + (work.begin if work.launched is None else work.launched)
@@ -249,6 +251,12 @@ class _Reader:
             f"{self.source}: ProfilerStep#{number} of {(end - begin) / 1e6:.3f} ms, one of {len(self.steps)}"
         )
         return begin, end
+
+
+def _root(host: Mapping[str, Any]) -> int | None:
+    """Return the root among the inputs of an operation of the host, which the profiler records if it records shapes."""
+    at, inputs = _ROOTS.get(str(host["name"])), _args(host).get("Concrete Inputs") or ()
+    return int(inputs[at]) if at is not None and len(inputs) > at and inputs[at] else None
 
 
 def _types(given: Sequence[Any]) -> tuple[str, ...]:

@@ -312,7 +312,12 @@ class _Merge:
             self.notes.warn("ranks disagree on some calls, as if files lacked events; the plan takes the lowest rank's")
         took = {rank: heads[rank].took for rank in everyone}
         call: dict[str, Any] = {"collective": "send_recv" if what.peers else what.collective}
+        if what.root is not None and not 0 <= what.root < len(own[0]):
+            problem = f"a {what.collective} names root {what.root}, but its group has {len(own[0])} ranks"
+            raise InputError(f"{heads[everyone[0]].name}: {problem}", "record the trace once more")
         call |= {"root": what.root} if what.root else {}
+        if what.root is None and COLLECTIVES[call["collective"]].rooted and not what.peers:
+            self.notes.assume("calls whose root the recording does not name have the first rank of their group as root")
         if call["collective"] != "barrier" and (size or not all(took.values())):
             call["size"] = size or 1
         if all(took.values()):

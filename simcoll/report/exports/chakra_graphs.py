@@ -38,7 +38,7 @@ def dump(source: str) -> dict[str, bytes]:
 
 def _of_rank(plan: WorkloadPlan, rank: int, groups: dict[tuple[int, ...], str], dtype: str) -> list[chakra.Node]:
     """Return the nodes of one rank, with the numbers that their operations have in the plan. Attributes beyond Chakra's
-    own keep what its fields round or lack: the time in ps, the stream, the ranks of a group."""
+    own keep what its fields round or lack: the time in ps, the stream, the ranks of a group, a root among them."""
     return [
         _node(plan, number, work, rank, groups, dtype) for number, work in enumerate(plan.works) if rank in work.ranks
     ]
@@ -68,6 +68,7 @@ def _node(
         node.attributes |= {"comm_src": ends[0], "comm_dst": ends[1], "comm_tag": number}
         return node
     node.kind = chakra.COLL
+    node.attributes |= {"root": call.root} if call and collective in chakra.ROOTED else {}
     known = collective if collective in chakra.COLLECTIVES else "all_to_all"  # of tokens of experts
     node.attributes["comm_type"] = chakra.COLLECTIVES.index(known)
     if name := groups[work.ranks]:

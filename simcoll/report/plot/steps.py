@@ -138,11 +138,12 @@ _TRAINING: Final = {  # parts of a training step, which add up to it
 
 def _bars(axes: Axes, rows: Sequence[PlotRow]) -> Mapping[str, Any]:
     training = any(row.get("mfu") is not None for row in rows)
-    named = "scenario" if training else "algorithm"
+    told = any(row.get("algorithm") not in (None, "", "auto") for row in rows)  # a plan's calls have several
+    named = "algorithm" if told and not training else "scenario"
     apart = separating(rows, (*SETTINGS, "ranks", *swept(rows)), (named,))
-    columns = apart if training and apart else [named, *apart]
+    columns = apart if named == "scenario" and apart else [named, *apart]
     names = [label_of(row, columns) for row in rows]
-    parts = {"compute_us": ("computation", GREY), "waiting_us": ("waiting for other ranks", FAINT),
+    parts = {"compute_us": ("computation", GREY), "waiting_us": ("waiting for other ranks or the host", FAINT),
              "exposed_us": ("exposed communication", look("ring").color)}  # fmt: skip
     parts = _TRAINING if training else parts
     ends, entries = np.zeros(len(rows)), dict[str, Any]()
