@@ -220,7 +220,7 @@ def synthesize(collective: str, /, *, max_trees: int = 0, **keys: Any) -> MadeSc
     with points[0].placing():
         made = of_scenario(points[0].scenario, max_trees)
     reply = MadeSchedule(made.document(), synthesis_text.verdict(made), synthesis_text.text(made))
-    reply.schedule = made.schedule
+    reply.made, reply.schedule = made, made.schedule
     return reply
 
 

@@ -14,6 +14,9 @@ from simcoll.units import unboxed
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from simcoll.explanation.synthesis import Synthesized
 
 
 class Results(list[dict[str, Any]]):
@@ -224,9 +227,21 @@ class Reply(dict[str, Any]):
 
 
 class MadeSchedule(Reply):
-    """The reply of `synthesize`: the document, and the `schedule` that was made."""
+    """The reply of `synthesize`: the document, and the `schedule` that was made.
 
+    >>> import simcoll as sc
+    >>> ring = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1 us"}}
+    >>> sc.synthesize("all_gather", topology=ring).plot().savefig("ring.svg")
+    """
+
+    made: Synthesized
     schedule: Schedule
+
+    def plot(self) -> Figure:
+        """Draw the network, the trees of one root, and the cut that gives the bound."""
+        from simcoll.report.plot.trees import trees_figure
+
+        return trees_figure(self.made)
 
 
 def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:

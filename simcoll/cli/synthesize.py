@@ -21,6 +21,9 @@ from simcoll.errors import InputError
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Schedule to write: JSON, or the format of --to.")
 @click.option("--to", type=click.Choice(["json", "msccl"]), default="json", show_default=True, help="Format of -o.")
+@click.option(
+    "--png", type=click.Path(path_type=Path), help="Draw the trees of a root and the cut into this picture file."
+)
 @SETS
 @JSON
 @QUIET
@@ -32,6 +35,7 @@ def synthesize(
     max_trees: int | None,
     output: Path | None,
     to: str,
+    png: Path | None,
     sets: tuple[str, ...],
     as_json: bool,
     quiet: bool,
@@ -55,6 +59,12 @@ def synthesize(
     answer = of_keys(collective, (*own, *sets), max_trees or 0)
     if output:
         result_rows.write_atomically(output, exports.of_schedule(answer.schedule, to))
+    if png:
+        from simcoll.report.plot import save
+        from simcoll.report.plot.trees import trees_figure
+
+        save(trees_figure(answer), png)
+        print(f"drawn: {png}", file=sys.stderr)
     print(json.dumps(answer.document(), indent=1) if as_json else text(answer))
     if output and not quiet:
         print(output, file=sys.stderr)

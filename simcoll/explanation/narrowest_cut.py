@@ -39,9 +39,7 @@ def narrowest_cut(scenario: Scenario) -> dict[str, Any] | None:
 
 def cut_text(bound: Bound, topology: Topology, places: Sequence[str]) -> str:
     """Return in words what crosses a cut: the smaller side, and the links between the sides."""
-    inside = set(bound.devices)
-    outside = [device for device in topology.kinds if device not in inside]
-    way, side = ("out of", list(bound.devices)) if len(inside) <= len(outside) else ("into", outside)
+    way, side = smaller_side(bound, topology)
     ranks = sum(place in side for place in places)
     rates = Counter(topology.link(*name.split("->")).bandwidth for name in bound.links)
     widths = " and ".join(
@@ -49,6 +47,13 @@ def cut_text(bound: Bound, topology: Topology, places: Sequence[str]) -> str:
     )
     named = some(list(_by_nodes(side, topology)))
     return f"all that goes {way} {{{named}}} ({ranks} of {len(places)} ranks) crosses {widths}: {some(bound.links)}"
+
+
+def smaller_side(bound: Bound, topology: Topology) -> tuple[str, list[str]]:
+    """Return the way of the data that cross a cut, and the devices on its smaller side."""
+    inside = set(bound.devices)
+    outside = [device for device in topology.kinds if device not in inside]
+    return ("out of", list(bound.devices)) if len(inside) <= len(outside) else ("into", outside)
 
 
 def _by_nodes(devices: Sequence[str], topology: Topology) -> Iterator[str]:

@@ -44,10 +44,11 @@ def _lines(answer: Synthesized) -> Iterator[str]:
         f"proof 2   {fits} {float(plan.rate / 10**9):.6g} GB/s; {busy} of {len(answer.busiest)} links are busy all "
         f"the time, e.g. {name} ({chunks} of {schedule.n_chunks} chunks)"
     )
-    yield f"proof 3   {_witness(answer)}"
+    yield f"proof 3   {witness(answer)}"
 
 
-def _witness(answer: Synthesized) -> str:
+def witness(answer: Synthesized) -> str:
+    """Return what proves the bound as a sentence: the cut, or the prices of links."""
     bound, topology = answer.plan.bound, answer.plan.topology
     if bound.kind == "lp":
         return f"prices of {len(bound.links)} links prove the bound: {some(bound.links)}"

@@ -11,8 +11,10 @@ RING = "{fabric: ring, hosts: 4, link: {bandwidth: 25 GB/s, latency: 1 us}}"
 
 def test_a_schedule_is_written_proved_and_simulated(tmp_path: Path) -> None:
     """The file that the command writes is proved and simulated like any other."""
-    file = str(tmp_path / "ring.json")
-    found = simcoll("synthesize", "all_gather", "--on", RING, "--size", "64 MiB", "-o", file, "--json").json
+    file, picture = str(tmp_path / "ring.json"), tmp_path / "ring.svg"
+    asked = ("synthesize", "all_gather", "--on", RING, "--size", "64 MiB")
+    found = simcoll(*asked, "-o", file, "--png", str(picture), "--json").json
+    assert picture.read_bytes().startswith(b"<?xml")
     assert (found["bound_exact"], found["bound_kind"], found["load_ok"], found["proved"]) == (
         "200/3",
         "cut",
@@ -42,6 +44,7 @@ def test_mistakes_are_named() -> None:
         (("--ranks", "9"), "9 ranks"),
         (("--size", "1 KiB,1 MiB"), "2 points are given"),
         (("--to", "msccl"), "--to needs a file"),
+        (("--png", "ring.txt"), "'txt' is no kind of picture"),
         (("--set", "weights=[1, 2, 3, 4]"), "not synthesised with weights"),
     ):
         outcome = simcoll(*asked, *words)

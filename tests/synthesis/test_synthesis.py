@@ -14,9 +14,12 @@ from typing import Any
 import networkx as nx
 import pytest
 import yaml
+from matplotlib.colors import to_hex, to_rgba
+from matplotlib.patches import FancyBboxPatch
 
 import simcoll
 from simcoll.errors import RefusedError
+from simcoll.report.plot.topology import LANES, MARKED, layout_of
 from simcoll.synthesis import linear_programs
 from simcoll.synthesis.bounds import by_cut
 from simcoll.synthesis.flow_graph import FlowGraph
@@ -225,6 +228,34 @@ def test_explain_shows_the_narrowest_cut() -> None:
         cut = found["points"][0]["cut"]
         assert cut["bound_GBps"] == 40 and all("nic" in name for name in cut["links"])
         assert f"narrowest cut{half}: all that goes" in found.text and "2 links of 10 GB/s" in cut["text"]
+
+
+@pytest.mark.parametrize(("name", "collective"), [("2x4-2nic", "all_gather"), ("asym5", "reduce_scatter")])
+def test_pictures_mark_the_cut_and_trees_that_span(name: str, collective: str) -> None:
+    """Red lines are the links of the cut that the text prints, red boxes its smaller side; each tree reaches all
+    ranks."""
+    topology, places = of(next(oracle for oracle in ORACLES if oracle["name"] == name))
+    made = simcoll.synthesize(collective, topology=topology, size="1 MiB")
+    boxes, lines, marked = layout_of(made.made.plan.topology).boxes, dict[str, set[frozenset[str]]](), set[str]()
+
+    def device(x: float, y: float) -> str:
+        return min(boxes, key=lambda each: (boxes[each].x - x) ** 2 + (boxes[each].y - y) ** 2)
+
+    for shape in made.plot().axes[0].patches:
+        points = shape.get_path().vertices
+        if isinstance(shape, FancyBboxPatch):
+            if shape.get_facecolor() == to_rgba(MARKED):
+                marked.add(device(*points[:, :2].mean(axis=0)))
+        else:
+            lines.setdefault(to_hex(shape.get_edgecolor()).upper(), set()).add(
+                frozenset({device(*points[0]), device(*points[-1])})
+            )
+    witness = made["witness"]["links"]
+    assert lines[MARKED] == {frozenset(link.split("->")) for link in witness}
+    assert all(link in made.text for link in witness)
+    assert marked in (set(made["witness"]["devices"]), set(topology.kinds) - set(made["witness"]["devices"]))
+    trees = [nx.Graph(map(tuple, lines[color])) for color in LANES if color in lines]
+    assert trees and all(nx.is_connected(tree) and set(places) <= set(tree) for tree in trees)
 
 
 def test_recommend_ends_with_what_can_be_had() -> None:

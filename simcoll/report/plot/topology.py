@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -61,7 +61,7 @@ def layout_of(topology: Topology) -> Drawing:
     layout = Drawing()
     groups = grouped(topology.kinds, topology.node_of)
     switches, members = groups.get(None, []), {node: of for node, of in groups.items() if node is not None}
-    if not members or (not switches and len(members) == len(topology.ranks) > 1):
+    if not members or (not switches and 1 < len(topology.ranks) in (len(members), len(topology.kinds))):
         _joined(layout, list(topology.kinds), topology.wiring.dims)
         return layout
     if all(len(devices) == 1 for devices in members.values()) and len(members) > 1:
@@ -190,18 +190,37 @@ KINDS: Final = {
     "trunk": "#882255",
 }
 OTHERS: Final = ("#332288", "#CC6677", "#999933", "#66CCEE")
+LANES: Final = ("#4477AA", "#228833", "#EE7733", "#AA3377")
+MARKED: Final = "#F39A9A"  # behind devices and lines
 WORDS: Final = {"nvlink": "NVLink", "pcie": "PCIe", "xgmi": "Infinity Fabric", "c2c": "NVLink-C2C"}
 
 
-def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None = None, title: str = "") -> Figure:
-    """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given; `title` is the
-    headline.
+class Overlay(NamedTuple):
+    """What is marked in red, links and devices, and its `name` in the legend; trees from or to the device `root`, one
+    for each of `LANES`: a text, and links in alphabetical order of their ends. `text` stands below the headline."""
+
+    text: str
+    links: Collection[Ends]
+    devices: Collection[str]
+    name: str
+    root: str
+    trees: Sequence[tuple[str, Collection[Ends]]]
+
+
+def topology_figure(
+    topology: Topology,
+    utilisation: Mapping[Ends, float] | None = None,
+    title: str = "",
+    overlay: Overlay | None = None,
+) -> Figure:
+    """Return a topology's picture; links are coloured by `utilisation` (0 … 1 by link) if given, or grey below an
+    `overlay`; `title` is the headline.
 
     One line stands for both directions of a link, or two lines if their utilisation differs. The link of a device to
     its own memory is not drawn.
     """
     layout = layout_of(topology)
-    lines = list(_lines(topology, layout, utilisation))
+    lines = list(_lines(topology, layout, dict.fromkeys(topology.links, 0.0) if overlay else utilisation))
     left, right, bottom, top = _extent(layout, lines)
     figure = frame(max(right - left, 4.2) + 0.2, top - bottom + 0.1)
     axes = figure.add_subplot()
@@ -212,7 +231,9 @@ def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None
     for line in lines:
         axes.add_artist(line)
     _draw_devices(axes, topology, layout)
-    if utilisation is None:
+    if overlay:
+        entries = _overlaid(axes, layout, overlay)
+    elif utilisation is None:
         entries = _entries(topology, layout)
     else:
         entries = {}
@@ -220,19 +241,18 @@ def topology_figure(topology: Topology, utilisation: Mapping[Ends, float] | None
         bar.set_label("utilisation (%)", size=8, color=INK)
         bar.ax.tick_params(labelsize=7, color=GREY, labelcolor=INK)
         bar.outline.set_visible(False)
-    named, notes = _heading(topology, layout, utilisation)
+    said = "grey links carry nothing" if utilisation is not None else "bandwidth per direction"
+    named, notes = _heading(topology, layout, [overlay.text] if overlay else [said, "width by bandwidth"])
     finish(figure, title or named, f"{named}  ·  {notes}" if title and notes else notes, entries)
     return figure
 
 
-def _heading(topology: Topology, layout: Drawing, utilisation: Mapping[Ends, float] | None) -> tuple[str, str]:
+def _heading(topology: Topology, layout: Drawing, parts: list[str]) -> tuple[str, str]:
     kind = "GPU" if topology.kinds[topology.ranks[0]] == "gpu" else "host"
     count = f"{len(topology.ranks)} {kind}s" if len(topology.ranks) > 1 else f"1 {kind}"
     title = f"{topology.name}: {count}"
     if 1 < topology.nodes < len(topology.ranks):
         title += f" in {topology.nodes} nodes"
-    parts = ["grey links carry nothing" if utilisation is not None else "bandwidth per direction"]
-    parts.append("width by bandwidth")
     if layout.notes:
         parts.append(f"{len(layout.frames) or MOST_HOSTS} of {topology.nodes} nodes are drawn")
     return title, "  ·  ".join(parts)
@@ -315,7 +335,7 @@ def _extent(layout: Drawing, lines: Iterable[PathPatch]) -> tuple[float, float, 
     ys += [float(points[0, 1] + points[1, 1]) / 2 for points in curves]
     ys += [y for _, _, low, _, high in layout.frames for y in (low - 0.05, high + 0.05)]
     margin = 0.15 + (0.15 + max(map(width_of, layout.rows)) if layout.rows else 0)
-    return min(xs) - margin, max(xs) + 0.2, min(ys) - 0.05, max(ys) + 0.05
+    return min(xs) - margin, max(xs) + 0.2, min(ys) - 0.12, max(ys) + 0.12
 
 
 def _draw_devices(axes: Axes, topology: Topology, layout: Drawing) -> None:
@@ -329,8 +349,7 @@ def _draw_devices(axes: Axes, topology: Topology, layout: Drawing) -> None:
         axes.text(x, y, text, size=14, color=GREY, ha="center", va="center")
     for device, box in layout.boxes.items():
         fill = FILLS.get(topology.kinds[device], "#FFFFFF")
-        corner = box.x - box.width / 2, box.y - box.height / 2
-        _box(axes, corner, box.width, box.height, facecolor=fill, edgecolor=INK, linewidth=0.6, zorder=3)
+        _around(axes, box, 0.0, facecolor=fill, edgecolor=INK, linewidth=0.6, zorder=3)
         size = min(7.5, 72 * 0.9 * box.width / (0.6 * max(2, len(box.text))))
         axes.text(box.x, box.y - 0.005, box.text, size=size, color=INK, ha="center", va="center", zorder=4)
 
@@ -338,6 +357,30 @@ def _draw_devices(axes: Axes, topology: Topology, layout: Drawing) -> None:
 def _box(axes: Axes, corner: XY, width: float, height: float, **style: Any) -> None:
     shape = "round,pad=0,rounding_size=0.04"
     axes.add_artist(FancyBboxPatch(corner, width, height, boxstyle=shape, **style))  # add_patch would fit the limits
+
+
+def _overlaid(axes: Axes, layout: Drawing, overlay: Overlay) -> dict[str, Artist]:
+    """Draw what an overlay marks, and its trees beside each other; return the legend."""
+    entries: dict[str, Artist] = {overlay.name: Line2D([], [], color=MARKED, linewidth=7)}
+    drawn = layout.boxes.keys()
+    for u, v in sorted({(min(ends), max(ends)) for ends in overlay.links if drawn >= set(ends)}):
+        axes.add_artist(_patch(_points(layout, u, v, 0.0), 10.0, MARKED, -0.7, False))
+    for device in sorted(drawn & set(overlay.devices)):
+        _around(axes, layout.boxes[device], 0.08, facecolor=MARKED, edgecolor="none", zorder=0.4)
+    for lane, (text, links) in enumerate(overlay.trees):
+        shift = 0.03 * (lane - (len(overlay.trees) - 1) / 2)
+        for u, v in sorted(links):
+            if drawn >= {u, v}:
+                axes.add_artist(_patch(_points(layout, u, v, shift), 1.5, LANES[lane], 1.0, False))
+        entries[text] = Line2D([], [], color=LANES[lane], linewidth=1.5)
+    if overlay.root in drawn:
+        _around(axes, layout.boxes[overlay.root], 0.0, facecolor="none", edgecolor=INK, linewidth=2.0, zorder=3.5)
+    return entries
+
+
+def _around(axes: Axes, box: DeviceBox, room: float, **style: Any) -> None:
+    corner = box.x - box.width / 2 - room, box.y - box.height / 2 - room
+    _box(axes, corner, box.width + 2 * room, box.height + 2 * room, **style)
 
 
 # --- colours and legend ---
