@@ -34,7 +34,7 @@ def test_the_text_names_the_cut_and_what_was_proved() -> None:
     """The text has the loss of fewer trees, and the cut."""
     shown = simcoll("synthesize", "broadcast", "--on", RING, "--max-trees", "1", "--root", "2").out
     assert "gives away 50 % of the throughput" in " ".join(shown.split())
-    assert "proof 1" in shown and "crosses 2 links of 50 GB/s" in shown
+    assert "proof 1" in shown and "crosses 2 links of 25 GB/s" in shown
 
 
 def test_mistakes_are_named() -> None:
