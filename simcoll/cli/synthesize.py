@@ -57,14 +57,14 @@ def synthesize(
         *assigned("root", None if root is None else str(root), "--root"),
     ]
     answer = of_keys(collective, (*own, *sets), max_trees or 0)
-    if output:
-        result_rows.write_atomically(output, exports.of_schedule(answer.schedule, to))
     if png:
         from simcoll.report.plot import save
         from simcoll.report.plot.trees import trees_figure
 
         save(trees_figure(answer), png)
         print(f"drawn: {png}", file=sys.stderr)
+    if output:
+        result_rows.write_atomically(output, exports.of_schedule(answer.schedule, to))
     print(json.dumps(answer.document(), indent=1) if as_json else text(answer))
     if output and not quiet:
         print(output, file=sys.stderr)
