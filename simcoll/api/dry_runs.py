@@ -41,12 +41,15 @@ def dry_run(
     from simcoll.dry_run.ranks import record_differing
     from simcoll.dry_run.script import Job
     from simcoll.dry_run.step import Cluster, DryRun
+    from simcoll.scenario.scenario_files import topology_spec
+    from simcoll.topology.topology_builder import check_nodes
 
     cluster = Cluster.named(on, **computing)
     local = -(-world // nodes) if nodes else cluster.gpus
     if local > cluster.gpus:
         cure = f"give --nodes {-(-world // cluster.gpus)}, or leave it out"
         raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {nodes * cluster.gpus} GPUs", cure)  # type: ignore[operator]
+    check_nodes(topology_spec(on, -(-world // local)))
     job = Job(script, tuple(args), world, local, cluster.told, steps)
     records = record_differing(job, all_ranks)
     found = DryRun(script, world, nodes, _as_compiled(cluster, on, records, **computing), records)

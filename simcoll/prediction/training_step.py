@@ -21,7 +21,7 @@ from simcoll.prediction.runs import predict_plan
 from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
-from simcoll.topology.topology_builder import nodes_of
+from simcoll.topology.topology_builder import check_nodes, nodes_of
 from simcoll.workload.compute import compute_of
 from simcoll.workload.plan import CollectiveCall, WorkloadPlan
 from simcoll.workload.rank_layout import Call, Layout, layout_of
@@ -57,6 +57,8 @@ class CallTimes:
         free = topology is None and scenario.placement is None and scenario.ranks is None
         self._parts = bool(spec.system) and self._even and free  # calls run on parts of the machine
         many = nodes_of(spec) if self._parts and nodes_of(spec) > WHOLE else 0
+        if many:
+            check_nodes(spec)
         self.scenario = scenario
         self.topology = topology or rated_topology(self._part(WHOLE) if many else scenario)
         self.places = placed(self._part(WHOLE) if many else scenario, self.topology)

@@ -42,7 +42,7 @@ from simcoll.schedule.names import DTYPES, WORKLOAD
 from simcoll.synthesis import synthesize
 from simcoll.topology.machine_files import files_of_machine, shipped_systems
 from simcoll.topology.topology_builder import nodes_of
-from simcoll.topology.topology_keys import TopologySpec
+from simcoll.topology.topology_keys import PathDraws, TopologySpec
 from simcoll.workload.expert_routing import BY_EXPERTS, DISPATCH, TOKENS, ExpertTokens
 from simcoll.workload.workload_keys import Workload
 
@@ -269,13 +269,16 @@ class Scenario(Model):
         topology = data.get("topology") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(topology, dict) or not isinstance(topology.get("ecmp"), dict):
             return data
-        paths, variability = topology["ecmp"], data.get("variability") or {}
-        draws = paths.get("draws", 100)
+        try:
+            paths = PathDraws.model_validate(topology["ecmp"])
+        except ValidationError:  # reported at `topology.ecmp`
+            return data
+        draws, variability = paths.draws, data.get("variability") or {}
         if not isinstance(variability, dict) or "ecmp" in variability or data.get("replications", draws) != draws:
             problem = "`topology.ecmp` says how often which routes are drawn"
             cure = "leave out `variability.ecmp`, `replications`"
             raise yaml_tree.MisplacedKeyError(["topology", "ecmp"], f"{problem}; {cure}")
-        flows = {"flows": paths.get("qps_per_connection", 1)}
+        flows = {"flows": paths.qps_per_connection}
         return {**data, "variability": {**variability, "ecmp": flows}, "replications": draws}
 
     @model_validator(mode="before")
@@ -354,8 +357,8 @@ class Scenario(Model):
     @field_validator("workload")
     @classmethod
     def _on_a_gpu(cls, value: Any, info: ValidationInfo) -> Any:
-        if getattr(value, "model", None) is None or value.gpu is not None:
-            return value
+        if getattr(value, "model", None) is None or value.gpu is not None or "topology" not in info.data:
+            return value  # mistakes of the topology are reported there
         system = system_of(info.data.get("topology"))
         if not (gpu := peak_of(system) if system else None):
             raise ValueError("a model needs a GPU to compute on; add e.g. gpu: h100")

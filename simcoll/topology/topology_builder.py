@@ -160,6 +160,21 @@ def _check_size(links: int, what: str, key: str) -> None:
     check_memory(links * LINK_BYTES, f"{what} with {links} links", f"take fewer {key}", f"topology.{key}")
 
 
+def check_nodes(spec: TopologySpec) -> None:
+    """Raise InputError if the memory does not suffice for the nodes of a system, of which only some will be built."""
+    spec, machine = machine_of(spec)
+    if machine and not isinstance(machine.file.devices, tuple):
+        _check_cluster(spec, machine.file.name, template(machine.file, machine.tree, spec.hosts))
+
+
+def _check_cluster(spec: TopologySpec, name: str, node: FabricPlan) -> None:
+    """Raise InputError if the memory does not suffice for a cluster of such nodes."""
+    nodes, ports = spec.nodes or 1, sum(data["kind"] == "nic" for _, data in node.devices)
+    shape = _shape(spec, Link(1, 0), 1)  # only its widths count
+    joined = count_links(spec.fabric or "rail-optimised", nodes, ports, shape) if nodes > 1 else 0
+    _check_size(nodes * len(node.links) + joined, f"{nodes} nodes of {name}", "nodes")
+
+
 def leaf_width(spec: TopologySpec) -> int:
     """Return the number of machines on a leaf switch; only for fabrics with leaf switches."""
     return spec.nodes_per_leaf or spec.hosts_per_leaf or (4 if spec.fabric == "fat-tree" else 32)
@@ -189,10 +204,7 @@ def _cluster(spec: TopologySpec, machine: MachineFile) -> Built:
         if spec.nodes and nodes < len(numbers):
             plain, ways = _first_nodes(plain, ways, numbers[:nodes])
         return plain, file.routing or "shortest", ways
-    ports = sum(data["kind"] == "nic" for _, data in plain.devices)
-    shape = _shape(spec, Link(1, 0), 1)  # only its widths count
-    joined = count_links(spec.fabric or "rail-optimised", nodes, ports, shape) if nodes > 1 else 0
-    _check_size(nodes * len(plain.links) + joined, f"{nodes} nodes of {file.name}", "nodes")
+    _check_cluster(spec, file.name, plain)
     plan, routes = FabricPlan(), dict[str, Sequence[str]]()
     for i in range(nodes):
         name = f"node{i}.".__add__

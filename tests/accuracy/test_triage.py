@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import simcoll
+from simcoll.errors import InputError
 from simcoll.formats.debug_logs import line_cases, log_lines
 from tests.helpers import log_variants
 
@@ -25,6 +26,12 @@ def test_each_case_is_found_in_its_sample(case: line_cases.LineCase) -> None:
     """Each row of the table fits its sample, and no earlier row does."""
     found = [line_cases.case_of(line) for line in log_lines.lines(case.sample)]
     assert case in found
+
+
+def test_a_misspelt_machine_is_refused(tmp_path: Path) -> None:
+    """Whatever the files are, a finding names no machine that there is not."""
+    with pytest.raises(InputError, match="did you mean 'hgx-h100'"):
+        diagnosis(tmp_path, line_cases.cases()[0].sample, on="hgx-h1000")
 
 
 def test_causes_have_cures() -> None:

@@ -81,6 +81,13 @@ def test_a_bad_script_is_named_with_its_line(script: str, message: str, tmp_path
 
 
 @torch_needed
+def test_more_ranks_than_memory_holds_are_refused_at_once(tmp_path: Path) -> None:
+    """The script does not run."""
+    with pytest.raises(InputError, match=r"12500000 nodes of hgx-h100 .* GB of memory"):
+        dry_run(str(tmp_path / "absent.py"), world=10**8, on="hgx-h100")
+
+
+@torch_needed
 @pytest.mark.ranks
 @pytest.mark.parametrize("first", ["", "torch.empty(2**50)\n"], ids=["layers", "one"])
 def test_a_large_script_needs_no_memory(first: str, tmp_path: Path) -> None:

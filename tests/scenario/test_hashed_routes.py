@@ -249,13 +249,16 @@ def test_spraying_reaches_a_share(share: float) -> None:
         ("spraying: 0.9, link:", "'spraying' is what switches reach with routing: adaptive"),
         ("routing: adaptive, ecmp: {}, link:", "routing: adaptive draws no routes"),
         ("ecmp: {draws: 0}, link:", "topology.ecmp.draws"),
+        ("ecmp: {draws: 1000000000}, link:", "topology.ecmp.draws"),
+        ("ecmp: {qps_per_connection: 1000000000}, link:", "topology.ecmp.qps_per_connection"),
     ],
 )
 def test_paths_that_do_not_fit(keys: str, said: str) -> None:
-    """Keys of paths that contradict each other are named."""
+    """Keys of paths that contradict each other are named, in one error."""
     with pytest.raises(InputError) as caught:
         asked(*SHIFT, TREE.replace("link:", keys))
-    assert said in str(caught.value)
+    (mistake,) = caught.value.diagnostics
+    assert said in str(mistake)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import simcoll
 from simcoll.config.yaml_tree import Place, located
 from simcoll.errors import InputError
 from simcoll.explanation.training_advice import StepSearch, explained_step
+from simcoll.prediction.predict import predict
 from simcoll.prediction.training_step import check_memory, step_of
 from simcoll.scenario.scenario_files import Point, load, points
 from simcoll.workload.compute import compute_of, frameworks
@@ -280,6 +281,21 @@ def test_explain_adds_up_and_answers_what_if() -> None:
     changed = next(each for each in document["what_if"] if each["change"] == "tp 1 in place of 2")
     work = {**STEP["workload"], "parallel": {"tp": 1, "pp": 2, "sharding": "zero1"}}
     assert simcoll.run({**STEP, "workload": work})[0]["step_us"] == pytest.approx(changed["time_us"])
+
+
+def test_more_nodes_than_memory_holds_are_refused_at_once() -> None:
+    """The work for each rank begins only once their number is known to be feasible."""
+    (point,) = load_points({"topology": {"system": "hgx-h100", "nodes": 10**8}, "workload": STEP["workload"]})
+    with pytest.raises(InputError, match=r"100000000 nodes of hgx-h100 .* GB of memory"):
+        predict(point.scenario)
+
+
+def test_a_misspelt_machine_of_a_model_is_one_mistake() -> None:
+    """The GPU that the machine would name is no second one."""
+    with pytest.raises(InputError) as caught:
+        load_points({**STEP, "topology": {"system": "hgx-h1000"}})
+    (mistake,) = caught.value.diagnostics
+    assert "did you mean 'hgx-h100'" in str(mistake)
 
 
 def test_recommend_finds_the_best_choice_that_fits() -> None:

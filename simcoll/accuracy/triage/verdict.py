@@ -15,6 +15,8 @@ from simcoll.errors import InputError, visible
 from simcoll.formats import importers
 from simcoll.formats.debug_logs.log_lines import RANK_LIST
 from simcoll.formats.recordings import chakra, kineto
+from simcoll.scenario import scenario_files
+from simcoll.topology.topology_builder import described
 
 SCHEMA: Final = "simcoll.diagnose/3"
 SHOWN: Final = 12  # lines of evidence in the document
@@ -53,6 +55,7 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
         raise InputError(unread[0], _MORE if _LINES in unread[0] else f"give {_KNOWN}")
     case.present = frozenset(name for name, given in by_kind.items() if given)
     if case.on:
+        described(scenario_files.topology_spec(case.on))  # raises InputError for a name that is none
         case.machine = case.on
     findings = [finding for kind in KINDS if by_kind[kind.name] for finding in kind.read(by_kind[kind.name], case)]
     read = {name: [visible(file.name) for file in given] for name, given in by_kind.items() if given}
