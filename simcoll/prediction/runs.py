@@ -81,7 +81,8 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
             stuck.append(error)
     if stuck:
         raise min(stuck, key=lambda error: error.when or 0)
-    call, whole, proof, of_run = max(ran, key=lambda each: each.run.totals.makespan_ps)  # a call ends with its slowest
+    slowest = max(ran, key=lambda each: each.run.totals.makespan_ps)  # a call ends with its slowest channel
+    call, whole, proof, of_run = slowest
     launch_ps = call.launch_ps
     return CallPrediction(
         scenario=scenario,
@@ -90,7 +91,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         devices=tuple(whole.devices),
         run=of_run,
         totals=_together(ran) if call.together else _side_by_side(of_run.totals, call.count),
-        bound=functools.partial(_lower_bound, call, whole, topology),
+        bound=functools.partial(_largest_bound, ran if call.together else [slowest], topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
         n=whole.stream.n,
@@ -150,6 +151,10 @@ def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof:
         if proof == "off":
             raise ScheduleError(f"{took}: it does not do {source.collective}; set `proof: full` to see where")
         raise BoundError(f"{took}: a bug of simcoll")
+
+
+def _largest_bound(ran: Sequence[_RanCall], topology: Topology | None) -> LowerBound:
+    return max(_lower_bound(each.call, each.whole, topology) for each in ran)
 
 
 def _lower_bound(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> LowerBound:

@@ -83,6 +83,19 @@ def test_deepep_sends_a_token_once_to_a_node(collective: str) -> None:
     assert found.time_ps >= found.lower_bound_ps
 
 
+@pytest.mark.parametrize("links", [{}, {"*nvswitch*": {"bandwidth": "900 GB/s"}}])
+def test_faster_links_never_raise_the_bound(links: dict[str, Any]) -> None:
+    """The bound of skewed tokens is that of the slower exchange, whichever of the two ends last."""
+    where, moe = {"system": "hgx-h100", "nodes": 4}, MOE | {"routing": {"zipf": 0.8}}
+    slow, fast = (
+        simcoll.predict("moe_dispatch", moe=moe, on=where | more, executor="deepep")
+        for more in ({}, {"nic_bandwidth": "100 GB/s", "links": links})
+    )
+    assert fast.lower_bound_ps <= slow.lower_bound_ps
+    assert slow.lower_bound_ps <= slow.time_ps
+    assert fast.lower_bound_ps <= fast.time_ps
+
+
 def test_more_sms_help_until_links_bind() -> None:
     """SMs set the time of a normal kernel until NVLink does; the notice of counts is a column of its own."""
     keys = {"moe": MOE | {"tokens": 4096}, "executor": "deepep"}
