@@ -24,7 +24,6 @@ from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.topology_builder import load_system
 from simcoll.units import PS_PER_S
-from simcoll.workload.compute import frameworks
 from simcoll.workload.training_memory import between_steps, memory_of
 from simcoll.workload.training_plan import Planner
 
@@ -276,13 +275,12 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
         return point | {"status": f"refused: {error}"}
     point |= {"memory_GB": memory.total / 1e9, "fits": memory.total <= limit}
     if found:
-        took = found.time_ps / PS_PER_S
-        low, high = frameworks()[_framework(row).name].holds
-        point |= {"predicted_s": took, "low_s": took * low, "high_s": took * high, "mfu": found.facts["mfu"]}
+        point |= {"predicted_s": found.time_ps / PS_PER_S, "mfu": found.facts["mfu"]}
+        point |= {f"{end}_s": us and us / 1e6 for end in ("low", "high") for us in [found.facts[f"{end}_us"]]}
     if found and point["measured_s"]:
         point["error"] = point["predicted_s"] / point["measured_s"] - 1
-    if row.get("status") in ("Success", "OOM"):
-        point["fits_right"] = point["fits"] == (row["status"] == "Success")
+    if row.get("status") in ("Success", "OOM") or point["measured_s"]:
+        point["fits_right"] = point["fits"] == (row.get("status") != "OOM")
     if row.get("mem_alloc_GB"):  # what stays allocated between steps
         point["measured_GB"] = float(row["mem_alloc_GB"])
         point["memory_GB"] = between_steps(planner) / 1e9

@@ -203,7 +203,7 @@ def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, objec
     again *= math.ceil(spec.model.layers / spec.recompute_every) / spec.model.layers
     peak = planner.compute.peak(spec.dtypes.compute) * gpus * seconds
     low, high = planner.compute.framework.holds
-    known = not planner.compute.lent  # of a GPU without a measured table no published steps were held out
+    known = planner.compute.alike  # of other GPUs no published steps were held out
     return {
         "dtype": spec.dtypes.compute,
         "low_us": timed.time_ps / 1e6 * low if known else None,

@@ -9,10 +9,9 @@ from simcoll.workload.training_keys import BYTES, Recompute
 from simcoll.workload.training_plan import Planner, Unit
 
 STATE: Final = 12  # bytes of an optimizer's state per parameter: a float32 copy and two moments
-CONTEXT: Final = 4_000_000_000  # bytes of CUDA, of NCCL's communicators, and of what the allocator cannot use
-EAGER: Final = 1.5  # activations that eager kernels keep, over those of fused ones: each operation keeps its input
+CONTEXT: Final = 2_000_000_000  # bytes of CUDA, of NCCL's communicators, and of what the allocator cannot use
+EAGER: Final = 1.8  # activations of gated blocks that eager kernels keep, over fused ones: gate, rotation, float32
 TENSOR_BUFFERS: Final = 2  # gathered activations, forward and backward, whose memory sequence parallelism keeps
-LOGITS: Final = 10  # bytes per token and vocabulary entry: logits in 16 bits, and in float32 with their gradient
 
 
 class Memory(NamedTuple):
@@ -63,9 +62,10 @@ def _of_stage(planner: Planner, stage: int) -> Memory:
     if planner.compute.framework.adds_apart and ways > 1 and sharding in ("none", "zero1"):
         buckets = stored * whole if sharding == "none" else (reduced + stored) * shared
         optimizer += (state - 8) * (whole - shared) if sharding == "zero1" else 0
-    eager = EAGER if planner.compute.kernels == "eager" else 1
+    eager = EAGER if planner.compute.kernels == "eager" and spec.model.gated else 1
     of_unit = {way: round((1 if way == "full" else eager) * _of_block(planner, way)) for way in get_args(Recompute)}
-    most = max(sum(of_unit[unit.recompute] for unit in held if unit.name != "head") for held in units)
+    blocks = [[unit for unit in held if unit.name not in ("embedding", "head")] for held in units]
+    most = max(sum(of_unit[unit.recompute] for unit in held) for held in blocks)
     kept = most * pipeline_orders.held(*planner.ordered_by, stage)
     working = _working(planner, units)
     return Memory(
@@ -93,7 +93,7 @@ def _working(planner: Planner, units: list[list[Unit]]) -> int:
     spec, split = planner.spec, planner.spec.split
     tokens = spec.batch.micro * spec.batch.sequence // split.cp
     again = _of_block(planner, "none") if spec.recompute == "full" else 0
-    logits = LOGITS * tokens * -(-spec.model.vocab // split.tp)
+    logits = round(planner.compute.framework.logits) * tokens * -(-spec.model.vocab // split.tp)
     return again + (logits if any(unit.name == "head" for held in units for unit in held) else 0)
 
 

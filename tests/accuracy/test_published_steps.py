@@ -71,6 +71,17 @@ def test_a_table_of_memory_is_judged_by_what_fits() -> None:
     assert document["summary"]["mape"] is None
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("table", "right"),
+    [("llm_foundry", 0.95), ("nanotron", 0.95), ("memory_nanotron", 0.95), ("megatron_seqsel", 1), ("mlperf_v51", 1)],
+)
+def test_steps_that_ran_fit(table: str, right: float) -> None:
+    """What ran fitted into memory; what ran out of it did not."""
+    path = command.ROOT / f"validation/steps/{table}.csv"
+    assert predicted(path.read_text(encoding="utf-8"), path.name)["summary"]["fits_right"] >= right
+
+
 def test_the_command_prints_rows_and_json(tmp_path: Path) -> None:
     """The first line is the verdict; refused rows come with their reasons; --json has the document."""
     table = tmp_path / "steps.csv"

@@ -10,7 +10,6 @@ import pytest
 from systems import WITH_GPUS
 from workloads import ddp, layers
 
-from simcoll.engine.program import Program
 from simcoll.errors import RefusedError
 from simcoll.nccl import algorithm_names
 from simcoll.prediction.placed_topology import rated_topology
@@ -140,14 +139,10 @@ def test_a_row_has_the_name_that_was_asked_for(profile: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "nvls_tree"])
 def test_calls_of_a_step_over_nodes_are_served_by_loops(algorithm: str) -> None:
-    """NVLSTree repeats its schedule over a bucket: its call holds the columns of one of its loops; the step takes as
-    long as with those of all."""
+    """NVLSTree repeats its schedule over a bucket: a step of calls in loops takes as long as with all transfers."""
     step = ddp(algorithm=algorithm, bucket_cap="64 MiB", layers=layers(2, "64 MiB"))
     found, whole = (on("hgx-h100", 2, workload=step, shortcuts=shortcuts) for shortcuts in ("on", "off"))
-    (call,) = found.calls.values()
     assert (found.algorithm, found.totals.shortcut, whole.totals.shortcut) == ("nvls_tree", "compose", "none")
-    assert isinstance(call.bound.network, Program)
-    assert len(call.bound.program) == 4 * len(call.bound.network)
     assert facts(found) == facts(whole)
 
 
