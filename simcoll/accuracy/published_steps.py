@@ -276,7 +276,8 @@ def _point(line: int, row: Row, source: str, door: Door) -> Document:
     point |= {"memory_GB": memory.total / 1e9, "fits": memory.total <= limit}
     if found:
         point |= {"predicted_s": found.time_ps / PS_PER_S, "mfu": found.facts["mfu"]}
-        point |= {f"{end}_s": us and us / 1e6 for end in ("low", "high") for us in [found.facts[f"{end}_us"]]}
+        ends: Document = {end: found.facts[f"{end}_us"] for end in ("low", "high")}
+        point |= {f"{end}_s": us / 1e6 if us else None for end, us in ends.items()}
     if found and point["measured_s"]:
         point["error"] = point["predicted_s"] / point["measured_s"] - 1
     if row.get("status") in ("Success", "OOM") or point["measured_s"]:
