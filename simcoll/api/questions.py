@@ -187,7 +187,7 @@ def recommend(asked: Asked = None, /, *, among: Sequence[str] | None = None, job
         raise InputError(f"among={among!r} names no algorithm", "give names, e.g. ['ring', 'tree'], or leave it out")
     points = points_of(asked, keys)
     if isinstance(points[0].scenario.workload, TrainingStep):
-        best = StepSearch(points[0]).document()
+        best = StepSearch(points[0], names).document()
         text = training_text.recommendation(best)
         return Reply(named({"schema": SCHEMA, **best}), text.partition("\n#")[0], text)
     questions = recommendations(points, names)

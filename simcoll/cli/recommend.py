@@ -58,15 +58,15 @@ def recommend(
     check_jobs(jobs)
     if to and not output:
         raise InputError("--to needs a file to write", "name it with -o")
-    names = [name.strip() for names in among for name in names.split(",")]
+    names = [name.strip() for names in among for name in names.split(",")] if among else None
     points = load(scenario, sets)
     if isinstance(points[0].scenario.workload, TrainingStep):
-        found = {"schema": SCHEMA, **StepSearch(points[0]).document()}
+        found = {"schema": SCHEMA, **StepSearch(points[0], names).document()}
         if output:
             result_rows.write_atomically(output, json.dumps(found, indent=1) + "\n")
         print(json.dumps(found, indent=1) if as_json else training_text.recommendation(found))
         return
-    asked = recommendations(points, names if among else None)
+    asked = recommendations(points, names)
     _simulate(asked, jobs, quiet)
     document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [each.document() for each in asked]}
     notes = ImportLog()

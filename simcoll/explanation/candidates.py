@@ -14,9 +14,10 @@ from simcoll.prediction.lowered_call import PlainExecutor, alone, executor
 from simcoll.prediction.placed_topology import placed, topology_of
 from simcoll.prediction.work_limits import least_rows, ranks_of
 from simcoll.scenario.profile import load_profile
-from simcoll.scenario.scenario import CHOSEN, Scenario
+from simcoll.scenario.scenario import CHOSEN, SYNTHESIZED, Scenario
 from simcoll.schedule import registry
 from simcoll.schedule.names import ALGORITHM_SPELLINGS, PROTOCOLS
+from simcoll.synthesis import synthesize
 from simcoll.units import format_size
 from simcoll.workload.templates import plan_of
 from simcoll.workload.workload_keys import Ddp, with_algorithm
@@ -106,6 +107,8 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
     options. `among` allows only these algorithms. Raises InputError for a name in `among` that is no candidate, and
     RefusedError if no algorithm can run.
     """
+    if SYNTHESIZED in (among or ()) and scenario.collective in synthesize.COLLECTIVES:
+        named = [*named, SYNTHESIZED]
     listed = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
     served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
     for name in among or ():
@@ -128,11 +131,12 @@ def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
     nccl_names = names(collective)
     ranks = rank_count(scenario)
     topology = None if ranks > LARGE else topology_of(_any_algorithm(scenario))  # building it takes long
-    asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in CHOSEN]
+    asked = [scenario.model_copy(update={"algorithm": name}) for name in named if name not in (*CHOSEN, SYNTHESIZED)]
     own = [run.algorithm for one in asked for run in runs.alternatives(one)]
     tried = [*registry.library(collective), *registry.comparable(collective), *own]
+    tried += [SYNTHESIZED] if SYNTHESIZED in named else []
     for name in dict.fromkeys(tried):
-        if schedule_json.is_file(name):
+        if name == SYNTHESIZED or schedule_json.is_file(name):
             yield from _settled(scenario, Candidate(name))
             continue
         entry, options = registry.find(collective, name)
@@ -174,7 +178,7 @@ def _of_kernels(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]
 
 def _schedule_named(name: str, collective: str) -> str:
     """Return an algorithm's name with options as it is, or the path of a schedule file."""
-    if schedule_json.is_file(name):
+    if name == SYNTHESIZED or schedule_json.is_file(name):
         return name
     entry, options = registry.find(collective, name)
     return entry.spelt(options)

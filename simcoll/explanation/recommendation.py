@@ -67,6 +67,7 @@ class Recommendation:
         self.left_out: dict[str, str] = {}
         self.nccl: dict[int, ResultRow] = {}
         self.made: ResultRow | None = None
+        self.made_by: list[str] = []  # the assignments that give `made`
         self.halves: list[Best] = []
         own = [candidate for candidate in of if self._by_nccl(candidate)]
         self.own = Recommendation(point, sizes, own) if own and len(own) < len(of) else None
@@ -117,8 +118,12 @@ class Recommendation:
             ways: list[dict[str, object]] = [{}] if profile.bound else [{}, {"channels": 0}, {"channels_by": "port"}]
             models = [scenario.model.model_copy(update=way) for way in ways]
             points = [replace(point, scenario=point.scenario.model_copy(update={"model": model})) for model in models]
-            rows = [row for _, row in workers.compute(sweep.run_point, dict(enumerate(points)), jobs)]
-            self.made = min(rows, key=lambda row: row.time_ps or math.inf)
+            rows = [row for _, row in sorted(workers.compute(sweep.run_point, dict(enumerate(points)), jobs))]
+            way, self.made = min(zip(ways, rows, strict=True), key=lambda each: each[1].time_ps or math.inf)
+            self.made_by = [
+                f"algorithm={SYNTHESIZED}",
+                *(f"model.{key}={value or 'per-peer'}" for key, value in way.items()),
+            ]
         if scenario.collective == "all_reduce" and ranks <= MOST_ATTAINED:
             for half in ("reduce_scatter", "all_gather"):
                 own = scenario.model_copy(update={"collective": half, "algorithm": "auto", "size": size})
@@ -146,6 +151,7 @@ class Recommendation:
                 "choice": str(best.winner),
                 "time_us": best.row.time_ps / 1e6,
                 "synthesized_us": self.made.time_ps / 1e6,
+                "synthesized_by": self.made_by,
                 "lower_bound_us": bound_us,
                 "bound_kind": self.made.bound_kind,
                 **({

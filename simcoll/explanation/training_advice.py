@@ -155,9 +155,12 @@ def _doubled(rated: Topology, kinds: set[str]) -> Topology:
 class StepSearch:
     """A search over tensor, context, expert, pipeline and data parallelism, micro batches, recomputation and
     schedules. Choices that do not divide are left out, and those that do not fit into memory are counted as refused.
-    The others are estimated by a closed form, and the shortest are simulated."""
+    The others are estimated by a closed form, and the shortest are simulated. Raises InputError for names `among`
+    which to choose an algorithm."""
 
-    def __init__(self, point: Point):
+    def __init__(self, point: Point, among: Sequence[str] | None = None):
+        if among is not None:
+            raise wrong("--among", "a training step has no algorithms to choose among", "leave it out")
         self.point, self.scenario, self.spec = point, point.scenario, step_of(point.scenario)
         self.times = CallTimes(self.scenario, None, costs_of(self.scenario))
         self.tried = self.refused = 0

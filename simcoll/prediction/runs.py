@@ -54,7 +54,8 @@ def predict_call(
 ) -> CallPrediction:
     """Return the prediction of a call; for `keep` see `Policy`. Raises the errors of `predict`."""
     if scenario.algorithm == SYNTHESIZED:
-        options = [option for *_, option in synthesized.options(scenario, topology)]
+        made = [option for *_, option in synthesized.options(scenario, topology)]
+        options = [each for option in made for each in executor(option).alternatives(option, topology)]
     else:
         options = executor(scenario).alternatives(scenario, topology)
     if options[0] is not scenario:

@@ -9,9 +9,11 @@ from typing import Any
 from simcoll.config import text_table
 from simcoll.report.result_tables import few
 from simcoll.scenario.profile import load_network, shipped_profiles
+from simcoll.scenario.scenario import SYNTHESIZED
 from simcoll.scenario.scenario_files import shipped_scenarios
 from simcoll.schedule import registry
 from simcoll.schedule.collectives import COLLECTIVES
+from simcoll.synthesis import synthesize
 from simcoll.units import format_bandwidth
 from simcoll.workload import compute, models
 from simcoll.workload.workload_keys import templates
@@ -51,6 +53,11 @@ def _algorithms() -> str:
     for which, entries in registry.ALGORITHMS.items():
         parts.append(f"{which}: {COLLECTIVES[which].summary}")
         parts += [_listed(f"  {entry.name}", 23, f"{entry.help}{_more(entry)}") for entry in entries.values()]
+        parts += (
+            [_listed(f"  {SYNTHESIZED}", 23, "made for the network, as `simcoll synthesize` does")]
+            if which in synthesize.COLLECTIVES
+            else []
+        )
     return "\n".join(parts)
 
 

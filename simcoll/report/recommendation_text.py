@@ -16,6 +16,7 @@ from simcoll.nccl.tuner_constants import unknown_first
 from simcoll.report.exports import nccl_tables
 from simcoll.report.verdicts import of_recommendations
 from simcoll.scenario.profile import described_with, titled
+from simcoll.scenario.scenario import SYNTHESIZED
 from simcoll.schedule import registry
 from simcoll.schedule.names import PROTOCOLS
 from simcoll.units import short_size
@@ -107,7 +108,7 @@ def _export(document: Mapping[str, Any], choice: Mapping[str, Any]) -> str | Non
     name = choice["algorithm"]
     if "workload" in document or choice.get("executor") != "msccl":
         return None
-    if schedule_json.is_file(name) or choice["protocol"] not in PROTOCOLS:
+    if name == SYNTHESIZED or schedule_json.is_file(name) or choice["protocol"] not in PROTOCOLS:
         return None
     entry, _ = registry.find(document["collective"], name)
     if entry.needs_agent:
@@ -167,11 +168,12 @@ def _attainable(advice: Mapping[str, Any]) -> Iterator[str]:
     found = advice["attainable"]
     size, best_us, made_us = short_size(found["size_bytes"]), found["time_us"], found["synthesized_us"]
     above = best_us / found["lower_bound_us"] - 1 if found["lower_bound_us"] else float("inf")
+    by = " ".join(f"--set {each}" for each in found["synthesized_by"])
     command = f"simcoll synthesize {advice['collective']} --on {found['topology']}"
     if above <= NEAR_OPTIMAL:
         yield f"# {found['choice']} is within {100 * above:.0f} % of optimal at {size}"
     elif made_us < best_us / (1 + NEAR_OPTIMAL):
-        yield f"# a synthesised schedule is {best_us / made_us:.2g} times faster at {size}: {command}"
+        yield f"# a synthesised schedule is {best_us / made_us:.2g} times faster at {size}, with {by}: {command}"
     else:
         more = f"; the lower bound ({found['bound_kind']}) is {1 + above:.2g} times shorter"
         yield f"# no schedule that was synthesised is much faster at {size}{more}"

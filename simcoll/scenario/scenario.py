@@ -93,7 +93,8 @@ def _of_registry(collective: str, spec: str) -> str:
     """Return an algorithm and its options in the registry's spelling; raises ValueError if it is unknown."""
     name, known = spec.partition("(")[0].strip(), registry.names(collective)
     if name not in known:
-        served = (*known, *algorithm_names.names(collective), *CHOSEN)
+        made = [SYNTHESIZED] if collective in synthesize.COLLECTIVES else []
+        served = (*known, *algorithm_names.names(collective), *CHOSEN, *made)
         raise ValueError(f"{name!r} is no algorithm for {collective}; {did_you_mean(name, dict.fromkeys(served))}")
     with _first_mistake():
         entry, options = registry.find(collective, spec)
@@ -384,8 +385,9 @@ class Scenario(Model):
         name = info.data.get("collective")
         if name or schedule_json.is_file(value):
             return algorithm_for(name, value)
-        if value.partition("(")[0].strip() not in {*CHOSEN, SYNTHESIZED, *_every_algorithm()}:
-            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, _every_algorithm())}")
+        every = {*CHOSEN, SYNTHESIZED, *_every_algorithm()}
+        if value.partition("(")[0].strip() not in every:
+            raise ValueError(f"{value!r} is no algorithm; {did_you_mean(value, every)}")
         return value
 
     @field_validator("op")

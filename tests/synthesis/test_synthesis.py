@@ -18,7 +18,8 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.patches import FancyBboxPatch
 
 import simcoll
-from simcoll.errors import RefusedError
+from simcoll.errors import InputError, RefusedError
+from simcoll.explanation.candidates import candidates
 from simcoll.report.plot.topology import LANES, MARKED, layout_of
 from simcoll.synthesis import linear_programs
 from simcoll.synthesis.bounds import by_cut
@@ -267,6 +268,32 @@ def test_recommend_ends_with_what_can_be_had() -> None:
     found = advice["recommendations"][0]["attainable"]
     assert found["synthesized_us"] < found["time_us"] and found["bound_kind"] == "cut"
     assert "a synthesised schedule is" in advice.text
+    assert " ".join(f"--set {each}" for each in found["synthesized_by"]) in advice.text
+    (row,) = simcoll.run(simcoll.load(asked, found["synthesized_by"]))
+    assert row["time_us"] == found["synthesized_us"]
+
+
+def test_recommend_takes_a_schedule_that_is_made() -> None:
+    """It is a choice if the scenario or `among` names it, with the time that `run` gives; a misspelt one is told."""
+    topology, _ = of(next(oracle for oracle in ORACLES if oracle["name"] == "asym5"))
+    asked = {"topology": topology, "collective": "all_gather", "size": "4 MiB", "profile": "one-port"}
+    (row,) = simcoll.run(asked, algorithm="synthesized")
+    one = simcoll.recommend(asked, among=["direct", "synthesized"])["recommendations"][0]["sizes"][0]
+    assert {"synthesized": row["time_us"]}.items() <= {
+        one["choice"]: one["time_us"], one["runner_up"]: one["runner_up_us"],
+    }.items()  # fmt: skip
+    named = [candidate.algorithm for candidate in candidates(simcoll.load(asked)[0].scenario, ["ring", "synthesized"])]
+    assert named.count("synthesized") == 1
+    with pytest.raises(InputError, match="did you mean 'synthesized'"):
+        simcoll.run(asked, algorithm="synthesised")
+
+
+def test_a_schedule_is_made_for_kernels_of_nccl() -> None:
+    """It runs in the quickest protocol, and `recommend` tries each."""
+    asked = {"topology": "hgx-h100", "collective": "all_gather", "size": "1 MiB"}
+    advice = simcoll.recommend(asked, among=["synthesized"])["recommendations"][0]["sizes"][0]
+    (row,) = simcoll.run(asked, algorithm="synthesized")
+    assert (row["algorithm"], row["time_us"]) == ("synthesized", advice["time_us"])
 
 
 @names([oracle for oracle in ORACLES if oracle["ranks"] <= 9])

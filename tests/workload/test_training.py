@@ -283,6 +283,12 @@ def test_explain_adds_up_and_answers_what_if() -> None:
     assert simcoll.run({**STEP, "workload": work})[0]["step_us"] == pytest.approx(changed["time_us"])
 
 
+def test_a_step_has_no_algorithms_to_choose_among() -> None:
+    """Names of algorithms are an error, not ignored."""
+    with pytest.raises(InputError, match=r"^among=: a training step has no algorithms to choose among; leave"):
+        simcoll.recommend(STEP, among=["foo"])
+
+
 def test_more_nodes_than_memory_holds_are_refused_at_once() -> None:
     """The work for each rank begins only once their number is known to be feasible."""
     (point,) = load_points({"topology": {"system": "hgx-h100", "nodes": 10**8}, "workload": STEP["workload"]})
