@@ -97,9 +97,10 @@ def _changes(found: TrainingPrediction) -> Iterator[tuple[str, Callable[[], Trai
     if inside:
         yield f"{', '.join(sorted(inside))} within nodes twice as fast", faster(inside)
     p, passes = spec.parallel, found.planner.passes
-    for name in ("tp", "pp", "cp"):
+    for name in ("tp", "pp", "cp", "ep"):
         for degree in (getattr(p, name) // 2, getattr(p, name) * 2):
-            if degree and (name != "cp" or p.cp > 1):
+            tried = name in ("tp", "pp") or getattr(p, name) > 1
+            if degree and tried and (name != "ep" or spec.model.experts % degree == 0):
                 yield f"{name} {degree} in place of {getattr(p, name)}", other(parallel={name: degree, "dp": None})
     for micro in (spec.batch.micro // 2, spec.batch.micro * 2):
         if micro:
@@ -115,6 +116,9 @@ def _changes(found: TrainingPrediction) -> Iterator[tuple[str, Callable[[], Trai
     for sharding in ("zero1", "fsdp"):
         if sharding != p.sharding and found.planner.dp > 1:
             yield f"sharding {sharding}", other(parallel={"sharding": sharding})
+    for kernels in ("pairwise", "deepep") if p.ep > 1 else ():
+        if kernels != spec.executor:
+            yield f"executor {kernels}", other(executor=kernels, sms=None)
     if p.tp > 1 and not found.planner.tensor_overlap:
         yield "tensor-parallel exchanges overlapped", other(overlap={"tensor": True})
     if not spec.framework.cuda_graphs and found.breakdown["launch"]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, makespan_ps
-from simcoll.errors import InputError, StuckError, did_you_mean, wrong
+from simcoll.errors import StuckError, did_you_mean, wrong
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import predict, row
 from simcoll.prediction.predictions import COMPUTING, LAUNCHING, Prediction, StepPrediction
@@ -24,6 +23,7 @@ from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.scenario.variability import Drawn, Variability, matching
+from simcoll.topology.topology_builder import machine_of
 
 JUDGED: Final = 50  # first replications of large points: run again without some causes, for the share of each cause
 SMALL: Final = 50_000  # messages up to which all replications are run again
@@ -71,12 +71,9 @@ def part(point: Point) -> ResultRow:
             failed += causes == every
             found = found.when
         times.setdefault(" ".join(causes), []).append(found)
-    even: float | None = None  # if all equal routes together act like one link
-    if spec.ecmp:
-        with suppress(InputError):  # a file that lists its devices has no such switches
-            even = predict(
-                scenario.model_copy(update={"topology": scenario.topology.evenly, "variability": None})
-            ).time_us
+    even: float | None = None  # if all spines together act like one
+    if spec.ecmp and machine_of(scenario.topology)[0].spines:  # a file that lists its devices has no such key
+        even = predict(scenario.model_copy(update={"topology": scenario.topology.evenly, "variability": None})).time_us
     return replace(undisturbed, times_ps=times, failed_runs=failed if scenario.faults else None, even_paths_us=even)
 
 

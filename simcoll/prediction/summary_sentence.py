@@ -84,10 +84,13 @@ def _paths(row: ResultRow) -> str:
     """Return what random routes cost: `; half of the draws of paths cost over 12 %, one in 20 over 30 %`."""
     if not row.even_paths_us:
         return ""
-    half, most = (max(0.0, (time or 0.0) / row.even_paths_us - 1) for time in (row.time_us_p50, row.time_us_p95))
-    return (
-        f"; beside evenly spread messages, half of the draws of paths cost over {half:.0%}, one in 20 over {most:.0%}"
+    half, most = (
+        f"over {share:.0%}" if (share := (time or 0.0) / row.even_paths_us - 1) > 0.005 else "nothing"
+        for time in (row.time_us_p50, row.time_us_p95)
     )
+    if most == "nothing":
+        return "; random paths cost nothing beside evenly spread messages"
+    return f"; beside evenly spread messages, half of the draws of paths cost {half}, one in 20 {most}"
 
 
 def _named(places: Mapping[Any, Sequence[ResultRow]]) -> Name:
@@ -143,14 +146,18 @@ def _without_effect(rows: Sequence[ResultRow]) -> str:
 
 
 def _is_idle(rows: Sequence[ResultRow], key: str, other_keys: Sequence[str]) -> bool:
-    """Whether rows that differ only in this key always have equal times."""
+    """Whether rows that differ only in this key always have equal times, and equal quantiles over draws."""
     others = [*_WHERE, *other_keys, "asked", "size_bytes"]
 
     def question(row: ResultRow) -> tuple[str, ...]:
         return tuple(str(row.get(name)) for name in others)
 
     tried = [grouped(alike, lambda row: str(row.get(key))).values() for alike in grouped(rows, question).values()]
-    times = [{tuple(sorted(row.time_ps for row in of)) for of in values} for values in tried if len(values) > 1]
+    times = [
+        {tuple(sorted((row.time_ps, row.time_us_p50 or 0.0, row.time_us_p95 or 0.0) for row in of)) for of in values}
+        for values in tried
+        if len(values) > 1
+    ]
     return bool(times) and all(len(each) == 1 for each in times)
 
 

@@ -164,8 +164,9 @@ class TopologySpec(Model):
 
     @property
     def evenly(self) -> Self:
-        """Return the topology whose switches spread each message over all its equal routes."""
-        return self.model_copy(update={"routing": "adaptive", "ecmp": None})
+        """Return the topology whose switches spread each message over all spines: one spine acts like them. Messages
+        keep their NICs, which `routing: adaptive` would choose anew."""
+        return self.model_copy(update={"spines": 1, "ecmp": None})
 
     @property
     def variant(self) -> Variant:

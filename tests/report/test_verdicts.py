@@ -94,6 +94,19 @@ def test_a_key_that_changes_nothing_is_named(key: str, values: list[Any], idle: 
     assert (len(times) == 1, f" {key} changes nothing here" in found.verdict) == (idle, idle)
 
 
+def test_a_key_that_changes_draws_alone_changes_something() -> None:
+    """Queue pairs leave the undisturbed time as it is, and change the quantiles over draws."""
+    tree = {"fabric": "fat-tree", "hosts": 8, "hosts_per_leaf": 4, "spines": 4, "routing": "ecmp"}
+    cable = {"bandwidth": "50 GB/s", "latency": "1 us"}
+    scenario = {
+        "topology": {**tree, "link": cable, "ecmp": {"draws": 20}}, "profile": "one-port", "algorithm": "auto",
+        "collective": "all_to_all", "size": "64 MiB", "model": {"chunk": "1 MiB"},
+    }  # fmt: skip
+    found = sc.run(scenario, **{"topology.ecmp.qps_per_connection": [1, 16]})
+    assert len({row["time_us"] for row in found}) == 1 < len({row["time_us_p95"] for row in found})
+    assert "nothing here" not in found.verdict
+
+
 def test_what_a_bound_chooses_is_no_question() -> None:
     """`ideal` plays each algorithm and size by the copies, channels and chunks that serve best: the algorithms compete
     at each size all the same, and who is said to be fastest has the least time in the table."""

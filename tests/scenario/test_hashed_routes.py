@@ -40,6 +40,7 @@ BOXES = "{system: hgx-h100, nodes: 6, nodes_per_leaf: 2, spines: 2}"
 NCCL = (f"topology={BOXES}", "placement={per_node: 2}", "profile=nccl-hopper+ib-ndr", "collective=all_to_all")
 RING = ("collective=all_gather", "algorithm=ring")
 LEAVES = "{system: dgx-a100, fabric: fat-tree, levels: 2, nodes: 2, nodes_per_leaf: 1, spines: 8}"
+ON_RING = {"collective": "all_reduce", "algorithm": "ring", "size": "256 MiB", "profile": "nccl-hopper"}
 HERE = Place("test", 1, 1)
 
 
@@ -233,6 +234,15 @@ def test_draws_below_the_topology() -> None:
     assert [row[each] for each in columns] == [other[each] for each in columns]
     even = predict(asked(*SHIFT, TREE.replace("link:", "routing: adaptive, link:"))).time_us
     assert row["even_paths_us"] == other["even_paths_us"] == even < row["time_us_p95"]
+
+
+@pytest.mark.parametrize("routing", ["ecmp", "rails"])
+def test_no_draw_is_faster_than_evenly_spread_messages(routing: str) -> None:
+    """Both have the same NICs, whichever routing chooses them; where no path costs anything, the answer says so."""
+    tree = {"system": "hgx-h100", "nodes": 8, "fabric": "fat-tree", "spines": 8}
+    found = simcoll.run({"topology": {**tree, "routing": routing, "ecmp": {"draws": 10}}, **ON_RING})
+    assert found[0]["even_paths_us"] <= found[0]["time_us_p50"] <= found[0]["time_us_p95"]
+    assert "over 0%" not in found.verdict
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95])

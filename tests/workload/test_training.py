@@ -289,6 +289,16 @@ def test_a_step_has_no_algorithms_to_choose_among() -> None:
         simcoll.recommend(STEP, among=["foo"])
 
 
+def test_explain_tries_other_experts_parallelism_and_kernels() -> None:
+    """Where tokens move to experts, other degrees and DeepEP's kernels are simulated, as if asked for."""
+    work = {**STEP["workload"], "model": {**SMALL, "experts": 8, "active_experts": 2}, "parallel": {"ep": 4}}
+    document = explained_step(load_points({**STEP, "workload": work})[0])
+    found = {each["change"]: each["time_us"] for each in document["what_if"]}
+    assert "ep 2 in place of 4" in found
+    (row,) = simcoll.run({**STEP, "workload": {**work, "executor": "deepep"}})
+    assert row["step_us"] == pytest.approx(found["executor deepep"])
+
+
 def test_more_nodes_than_memory_holds_are_refused_at_once() -> None:
     """The work for each rank begins only once their number is known to be feasible."""
     (point,) = load_points({"topology": {"system": "hgx-h100", "nodes": 10**8}, "workload": STEP["workload"]})
