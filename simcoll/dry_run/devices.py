@@ -37,6 +37,8 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
         name = getattr(func, "__name__", "")
         if name in ("cuda", "pin_memory"):
             return args[0]
+        if name == "__format__" and RECORDER.fake and not args[0].dim():
+            return format(args[0].item(), args[1])
         if name == "chunk" and _many(args, kwargs):
             return _chunks(func, *args, **kwargs)
         if func is torch.device:

@@ -370,7 +370,7 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(tensor, FakeTensor):
             return func(tensor)
         RECORDER.note("a value of a tensor is asked for and not known: taken as 1 (`if` and `.item()` see that)")
-        return torch.ones((), dtype=tensor.dtype, device="cpu").numpy().item() if tensor.dtype != torch.bool else False
+        return False if tensor.dtype == torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
 
     def collective(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a collective, and answer as if all ranks had this rank's data."""

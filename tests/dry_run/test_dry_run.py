@@ -180,3 +180,18 @@ def test_memory_is_that_of_the_peak(tmp_path: Path) -> None:
         assert found["gradients"] == weights
         assert found["optimizer"] - 4 * layers == 2 * layers * weights  # and a number of steps for each
         assert found["activations"] // rows == layers + 2
+
+
+@torch_needed
+@pytest.mark.ranks
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int64", "complex64"])
+def test_an_unknown_value_of_any_type_is_one(dtype: str, tmp_path: Path) -> None:
+    """A script may ask for, compare, list and print values that a tensor without memory does not have."""
+    path = tmp_path / "values.py"
+    path.write_text(
+        f"{BEGIN}torch.empty(2**27)\nt = torch.randn(2**13).to(torch.{dtype}).sum()\n"
+        "assert t.item() == t.tolist() == t[None].tolist()[0] == 1 and f'{t:.1f}'[:1] == '1'\n"
+        "dist.all_reduce(torch.ones(4) if t != 1 else torch.ones(8))\n"
+    )
+    found = dry_run(str(path), world=8, on="hgx-h100")
+    assert any("taken as 1" in note for note in found.notes)
