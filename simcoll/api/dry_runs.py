@@ -45,11 +45,8 @@ def dry_run(
     from simcoll.topology.topology_builder import check_nodes
 
     cluster = Cluster.named(on, **computing)
-    local = -(-world // nodes) if nodes else cluster.gpus
-    if local > cluster.gpus:
-        cure = f"give --nodes {-(-world // cluster.gpus)}, or leave it out"
-        raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {nodes * cluster.gpus} GPUs", cure)  # type: ignore[operator]
-    check_nodes(topology_spec(on, -(-world // local)))
+    local = cluster.ranks_of_node(world, nodes)
+    check_nodes(topology_spec(on, world // local))
     job = Job(script, tuple(args), world, local, cluster.told, steps)
     records = record_differing(job, all_ranks)
     found = DryRun(script, world, nodes, _as_compiled(cluster, on, records, **computing), records)
@@ -103,7 +100,7 @@ def dryrun(*, world: int, on: str, nodes: int | None = None, **computing: Any) -
     from simcoll.report.dryrun_text import text
 
     cluster, made = Cluster.named(on, **computing), PlannedStep()
-    with recording(0, world, -(-world // nodes) if nodes else cluster.gpus, cluster.told, fake=False):
+    with recording(0, world, cluster.ranks_of_node(world, nodes), cluster.told, fake=False):
         yield made
     records = {0: recorded(0, fake=False)}
     made.step = DryRun("dryrun", world, nodes, _as_compiled(cluster, on, records, **computing), records)

@@ -17,24 +17,24 @@ _ANY_SIZE: Final = ("all_to_all", "gather", "scatter", "barrier")  # ranks may h
 
 def record_differing(job: Job, everyone: bool) -> dict[int, RankRecord]:
     """Record the ranks that differ: the first and the last of each group, and those that send each other messages, as
-    stages of a pipeline do. The last are left out of a job that is too large to compute for real. Of a small job, or
-    if `everyone` is asked for, record all. Raises InputError for a script that fails, and for ranks of a group that
-    make different calls."""
+    stages of a pipeline do. Of a job that is too large to compute for real, only rank 0 and its pipeline, or else the
+    last rank. Of a small job, or if `everyone` is asked for, record all. Raises InputError for a script that fails, and
+    for ranks of a group that make different calls."""
     ranks = set(range(job.world)) if everyone or job.world <= FEW else {0, job.world - 1}
-    fake = False
+    fake, ends = False, {0, job.world - 1}
     while True:
         found, failed = record(job, sorted(ranks), fake)
         if not fake and any(each.too_large for each in found.values()):
             fake = True
-            ranks -= {job.world - 1} if job.world > FEW and not everyone else set()
             continue
         sent = {rank: each for rank, each in found.items() if any(_messages(each))}
-        more = {peer for rank, each in sent.items() for peer in _partners(job, rank, each)} - ranks
+        alone = fake and ranks == ends  # follow rank 0's pipeline only
+        more = {peer for rank, each in sent.items() if rank == 0 or not alone for peer in _partners(job, rank, each)}
         if not sent and len(ranks) == 2 < job.world and not fake:
-            more = {call.ranks[-1] for part in found[0].parts if (call := part.call)} - ranks
-        if not more:
+            more = {call.ranks[-1] for part in found[0].parts if (call := part.call)}
+        if more <= ranks:
             break
-        ranks |= more
+        ranks = {0} | more if alone else ranks | more
     if failed:
         raise failed
     check(found)

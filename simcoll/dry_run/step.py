@@ -59,6 +59,17 @@ class Cluster:
         told = Told(model, int(compute.memory_bytes), *divmod(capability, 10))
         return cls(system, machine.counts.get("gpu") or 1, compute, told)
 
+    def ranks_of_node(self, world: int, nodes: int | None) -> int:
+        """Return the ranks of each node. Raises InputError if they do not fit, or nodes would have different ones."""
+        each = -(-world // nodes) if nodes else min(self.gpus, world)
+        if each > self.gpus:
+            cure = f"give --nodes {-(-world // self.gpus)}, or leave it out"
+            raise InputError(f"--nodes {nodes}: {world} ranks do not fit on {(nodes or 1) * self.gpus} GPUs", cure)
+        if world % each:
+            cure = f"take a multiple of {each}, or fewer than {each}"
+            raise InputError(f"--world {world}: {world} ranks do not fill whole nodes of {each}", cure)
+        return each
+
     @property
     def assumed(self) -> list[str]:
         """What a script does not say, in words, with the option that changes each."""
@@ -159,8 +170,10 @@ class DryRun:
     @functools.cached_property
     def scenario(self) -> dict[str, Any]:
         """The step as the keys of a scenario."""
-        made = recorded_plan.document(self.recordings(), self.cluster.system, self.gpus, ImportLog())
-        return {**made, "name": Path(self.name).stem}
+        each = self.cluster.ranks_of_node(self.world, self.nodes)
+        made = recorded_plan.document(self.recordings(), self.cluster.system, each, ImportLog())
+        first = {"name": Path(self.name).stem, "topology": made["topology"], "ranks": self.world}
+        return first | ({"placement": {"per_node": each}} if self.nodes else {}) | {**made, **first}
 
     @property
     def plan(self) -> str:
@@ -198,11 +211,6 @@ class DryRun:
             kind: whole - step.plan.time_ps(lambda i, met, kind=kind: met if of[i] == kind else met + took[i])  # type: ignore[misc]
             for kind in dict.fromkeys(filter(None, of))
         }
-
-    @property
-    def gpus(self) -> int:
-        """The ranks of a node."""
-        return -(-self.world // self.nodes) if self.nodes else min(self.cluster.gpus, self.world)
 
     @property
     def mfu(self) -> float:

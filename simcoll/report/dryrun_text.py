@@ -16,10 +16,11 @@ def text(found: Any) -> str:
     memory = document["memory_GB"]
     kinds = ", ".join(f"{name} {gigabytes:.2f}" for name, gigabytes in memory.items())
     verdict = f"; {found.fits}" if memory else ""
+    replicas = "" if len(found.records) == found.world else "; others count as replicas (--all-ranks records them)"
     return "\n".join(
         [
             *(f"assumed: {line}" for line in document["assumed"]),
-            f"{found.world} ranks; recorded: {', '.join(map(str, document['recorded']))}",
+            f"{found.world} ranks; recorded: {', '.join(map(str, document['recorded']))}{replicas}",
             f"step {took['step']:.3f} ms: compute {took['compute']:.3f} ms, "
             f"communication adds {took['exposed']:.3f} ms; MFU {100 * document['mfu']:.1f} %{verdict}",
             *([f"memory of the rank that needs most, at its peak, in GB: {kinds}"] if memory else []),
@@ -36,7 +37,7 @@ def _moved(found: Any) -> list[Mapping[str, object]]:
     alone = defaultdict[Any, str](lambda: "-", {kind: f"{ps / 1e9:.3f}" for kind, ps in found.exposed_ps.items()})
     for part in found.step_of(min(found.records)):
         if part.call and len(part.call.ranks) > 1:
-            rows[part.call.kind, part.call.collective].append(part.call.nbytes)
+            rows[part.call.kind, part.call.collective].append(part.call.size)
     return [
         {
             "group": kind.name, "ranks": len(kind.ranks), "collective": name, "calls": len(sizes),

@@ -16,7 +16,8 @@ from extras import needs
 
 from simcoll.api.dry_runs import dry_run
 from simcoll.api.questions import predict
-from simcoll.errors import InputError
+from simcoll.errors import InputError, RefusedError
+from simcoll.report.dryrun_text import text
 from simcoll.workload.training_memory import CONTEXT
 
 SCRIPT = ROOT / "tests" / "dry_run" / "scripts" / "training.py"
@@ -195,3 +196,72 @@ def test_an_unknown_value_of_any_type_is_one(dtype: str, tmp_path: Path) -> None
     )
     found = dry_run(str(path), world=8, on="hgx-h100")
     assert any("taken as 1" in note for note in found.notes)
+
+
+LARGE = f"{BEGIN}torch.empty(2**27)\n"
+
+
+@torch_needed
+@pytest.mark.ranks
+def test_calls_of_the_last_rank_of_a_large_job_are_compared(tmp_path: Path) -> None:
+    """A call that rank 0 alone makes would hang the job, also one that is too large to compute for real."""
+    path = tmp_path / "hangs.py"
+    path.write_text(f"{LARGE}dist.barrier()\nif dist.get_rank() == 0:\n    dist.all_reduce(torch.ones(4))\n")
+    with pytest.raises(InputError, match=r"hangs.py:6: call 1 .*rank 7 makes no further one: the job would hang"):
+        dry_run(str(path), world=8, on="hgx-h100")
+
+
+@torch_needed
+@pytest.mark.ranks
+def test_a_large_pipeline_of_many_replicas_is_recorded_once(tmp_path: Path) -> None:
+    """Of a job too large to compute for real, the ranks with which rank 0 exchanges messages are recorded."""
+    path = tmp_path / "stages.py"
+    path.write_text(
+        f"{LARGE}mesh = dist.init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'pp'))\n"
+        "group, stage = mesh.get_group('pp'), mesh.get_local_rank('pp')\nt = torch.ones(4)\n"
+        "if stage:\n    dist.recv(t, group=group, group_src=stage - 1)\n"
+        "if stage < 3:\n    dist.send(t, group=group, group_dst=stage + 1)\n"
+    )
+    assert [*dry_run(str(path), world=8, on="hgx-h100").records] == [0, 1, 2, 3]
+
+
+ALL = "dist.all_reduce(torch.ones(2**20))\n"
+
+
+@torch_needed
+@pytest.mark.ranks
+def test_ranks_that_do_not_fill_nodes_are_refused_before_the_script_runs(tmp_path: Path) -> None:
+    """Nodes have equally many ranks; the script, which would say otherwise, is not there."""
+    for keys in ({"world": 12}, {"world": 13, "nodes": 2}):
+        with pytest.raises(InputError, match=r"1[23] ranks do not fill whole nodes of [78]; take a multiple of [78]"):
+            dry_run(str(tmp_path / "none.py"), on="hgx-h100", **keys)
+
+
+@torch_needed
+@pytest.mark.ranks
+@pytest.mark.parametrize(("world", "nodes"), [(4, None), (16, 4), (16, None)])
+def test_a_plan_has_the_ranks_of_its_job_on_any_machine(world: int, nodes: int | None, tmp_path: Path) -> None:
+    """The plan takes as long as the call alone on so many ranks, and is refused where they do not fit."""
+    path, plan = tmp_path / "train.py", tmp_path / "plan.yaml"
+    path.write_text(BEGIN + ALL)
+    found = dry_run(str(path), world=world, on="hgx-h100", nodes=nodes)
+    plan.write_text(found.plan)
+    assert (found.prediction.n, found.prediction.nodes) == (world, nodes or -(-world // 8))
+    assert predict(str(plan), on="dgx-a100", nodes=nodes or -(-world // 8)).n == world
+    if world > 8:
+        with pytest.raises(RefusedError, match=f"16 ranks do not fit .* or more nodes: {nodes or 2} hold them"):
+            predict(str(plan), on="dgx-a100")
+
+
+@torch_needed
+@pytest.mark.ranks
+@pytest.mark.filterwarnings("default")  # torch's own
+def test_the_table_has_whole_buffers(tmp_path: Path) -> None:
+    """MB are those of nccl-tests: an all_gather and a reduce_scatter of the same buffer have the same."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"{BEGIN}whole, part = torch.ones(2**20), torch.ones(2**17)\n"
+        "dist.all_gather_into_tensor(whole, part)\ndist.reduce_scatter_tensor(part, whole)\n"
+    )
+    lines = text(dry_run(str(path), world=8, on="hgx-h100")).splitlines()
+    assert [line.split()[-2] for line in lines[-2:]] == ["4.194", "4.194"]
