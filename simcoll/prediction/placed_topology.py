@@ -161,7 +161,8 @@ def placed(scenario: Scenario, topology: Topology) -> tuple[str, ...]:
     else:
         places = topology.ranks
     if wanted is not None and wanted > len(places):
-        cure = f"write at most {len(places)} ranks, or more nodes: {-(-wanted * topology.nodes // len(places))} hold them"
+        enough = -(-wanted * topology.nodes // len(places))
+        cure = f"write at most {len(places)} ranks, or more nodes: {enough} hold them"
         raise RefusedError(f"{wanted} ranks do not fit {len(places)} places of {topology.name}; {cure}", "ranks")
     return places[:wanted]
 
