@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS…]")
 @click.option("--world", type=WholeFrom(1), required=True, help="Number of ranks.")
 @click.option(
-    "--on", "system", required=True, metavar="SYSTEM", help="Machine: a shipped system, or a file.",
+    "--on", "system", required=True, metavar="SYSTEM",
+    help="Machine: a shipped system, a file, or keys of a topology in braces.",
     shell_complete=completed("file", "system"),
 )  # fmt: skip
 @click.option("--nodes", type=WholeFrom(1), help="Number of nodes.  [default: as many as hold the ranks]")

@@ -26,8 +26,9 @@ from simcoll.prediction.predict import predict
 from simcoll.prediction.predictions import LAUNCHING, Prediction, StepPrediction
 from simcoll.scenario import scenario_files
 from simcoll.scenario.profile_choice import peak_of
+from simcoll.scenario.scenario import machine_named
 from simcoll.schedule.names import DTYPES
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import load_system, machine_of
 from simcoll.workload.compute import Compute, Kernels, attentions, compute_of
 
 _KINETO: Final = {row.name: row.torch for row in DTYPES}
@@ -38,9 +39,9 @@ FRAMEWORK: Final = "torchtitan"  # whose attention and launch PyTorch scripts ha
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machine of a dry run: `gpus` of each node of `system`, and how they compute."""
+    """The machine of a dry run: keys of its topology, with a `system`; `gpus` of each node, and how they compute."""
 
-    system: str
+    keys: Mapping[str, Any]
     gpus: int
     compute: Compute
     told: Told
@@ -50,14 +51,19 @@ class Cluster:
         cls, system: str, gpu: str | None = None, kernels: Kernels | None = None, attention: str | None = None,
         cuda_graphs: bool = False,
     ) -> Cluster:  # fmt: skip
-        """Return a cluster of a system (a name or a file). Raises InputError for unknown names."""
-        machine = load_system(system)
+        """Return a cluster of a system (a name, a file, or keys of a topology in braces). Raises InputError."""
+        keys = machine_named(system) if system.startswith("{") else {"system": system}
+        if "nodes" in keys or "system" not in keys:
+            raise InputError(f"{system}: a dry run takes a `system`, and as many nodes as hold its ranks",
+                             "write e.g. {system: hgx-h100, fabric: fat-tree}, and --nodes N")  # fmt: skip
+        varied = machine_of(scenario_files.topology_spec(system))[1] if len(keys) > 1 else None
+        machine = varied.file if varied else load_system(keys["system"])
         if not (model := gpu or peak_of(machine)):
             raise InputError(f"{system} does not say which GPU computes", "give it, e.g. --gpu h100")
         compute = compute_of(model, FRAMEWORK, kernels, attention, cuda_graphs)
         capability = (machine.gpu.compute_capability if machine.gpu else None) or 90
         told = Told(model, int(compute.memory_bytes), *divmod(capability, 10))
-        return cls(system, machine.counts.get("gpu") or 1, compute, told)
+        return cls(keys, machine.counts.get("gpu") or 1, compute, told)
 
     def ranks_of_node(self, world: int, nodes: int | None) -> int:
         """Return the ranks of each node. Raises InputError if they do not fit, or nodes would have different ones."""
@@ -171,8 +177,9 @@ class DryRun:
     def scenario(self) -> dict[str, Any]:
         """The step as the keys of a scenario."""
         each = self.cluster.ranks_of_node(self.world, self.nodes)
-        made = recorded_plan.document(self.recordings(), self.cluster.system, each, ImportLog())
-        first = {"name": Path(self.name).stem, "topology": made["topology"], "ranks": self.world}
+        made = recorded_plan.document(self.recordings(), self.cluster.keys["system"], each, ImportLog())
+        topology = {**made["topology"], **self.cluster.keys}
+        first = {"name": Path(self.name).stem, "topology": topology, "ranks": self.world}
         return first | ({"placement": {"per_node": each}} if self.nodes else {}) | {**made, **first}
 
     @property

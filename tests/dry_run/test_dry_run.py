@@ -255,6 +255,20 @@ def test_a_plan_has_the_ranks_of_its_job_on_any_machine(world: int, nodes: int |
 
 @torch_needed
 @pytest.mark.ranks
+def test_a_machine_may_be_keys_of_a_topology(tmp_path: Path) -> None:
+    """The plan has the keys; nodes follow from the ranks, and are no key."""
+    path = tmp_path / "train.py"
+    path.write_text(BEGIN + ALL)
+    found = dry_run(str(path), world=8, on="{system: hgx-h100, gpus: 4}")
+    assert found.scenario["topology"] == {"system": "hgx-h100", "gpus": 4, "nodes": 2}
+    assert found.prediction.nodes == 2
+    for keys in ("{system: hgx-h100, nodes: 2}", "{fabric: ring, hosts: 8}"):
+        with pytest.raises(InputError, match="a dry run takes a `system`"):
+            dry_run(str(path), world=8, on=keys)
+
+
+@torch_needed
+@pytest.mark.ranks
 @pytest.mark.filterwarnings("default")  # torch's own
 def test_the_table_has_whole_buffers(tmp_path: Path) -> None:
     """MB are those of nccl-tests: an all_gather and a reduce_scatter of the same buffer have the same."""
