@@ -256,6 +256,7 @@ def _fitting(planner: Planner) -> str:
     changes: list[tuple[str, dict[str, Any]]] = [
         ("recompute: selective", {"recompute": "selective"}),
         ("sharding: zero1", {"parallel": spec.parallel.model_copy(update={"sharding": "zero1"})}),
+        ("dtypes: {gradients: bf16}", {"dtypes": spec.dtypes.model_copy(update={"gradients": "bf16"})}),
         ("recompute: full", {"recompute": "full"}),
         ("sharding: fsdp", {"parallel": spec.parallel.model_copy(update={"sharding": "fsdp"})}),
         ("sharding: fsdp and recompute: full",
