@@ -231,7 +231,8 @@ class MadeSchedule(Reply):
 
     >>> import simcoll as sc
     >>> ring = {"fabric": "ring", "hosts": 4, "link": {"bandwidth": "25 GB/s", "latency": "1 us"}}
-    >>> sc.synthesize("all_gather", topology=ring).plot().savefig("ring.svg")
+    >>> sc.synthesize("all_gather", topology=ring).plot()
+    <Figure size 660x611 with 1 Axes>
     """
 
     made: Synthesized
