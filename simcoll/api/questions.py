@@ -359,11 +359,11 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     """Return a `Schedule`, a `Topology`, `Results` or a scenario's file in the format of another program, and write it
     to `path` if given.
 
-    Formats and `options` are those of `simcoll export`. Formats of schedules are `msccl` and `goal`; of topologies
-    `graphviz`, `graphml`, …; of results `nccl-tests`, `nccl-tuner`, `parquet`, …; of workloads `chakra`, a file a rank
-    (a mapping from the endings of names to bytes). Options are the `protocol` of a schedule, and the size of its
-    buffer, `nbytes`. Warns (`UserWarning`) if the other program would reject the contents. Raises InputError for an
-    unknown format, RefusedError for contents that the format cannot hold.
+    Formats and `options` are those of `simcoll export`. The format of schedules is `msccl`, with the option `protocol`;
+    of topologies `graphviz`, `graphml`, …; of results `nccl-tests`, `nccl-tuner`, `parquet`, …; of workloads `chakra`,
+    a file a rank (a mapping from the endings of names to bytes). Warns (`UserWarning`) if the other program would
+    reject the contents. Raises InputError for an unknown format, RefusedError for contents that the format cannot
+    hold.
 
     >>> from simcoll import build
     >>> export(build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]

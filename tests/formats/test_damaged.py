@@ -144,7 +144,6 @@ LARGE = {
     "chunks": _msccl(2, 2_000_000),
     "ranks": _msccl(1900, 1900, "alltoall"),
     "counts": _msccl(2, 9, inside='<tb id="0" send="0"><step type="s" srcbuf="i" dstbuf="i" cnt="2147483647"/></tb>'),
-    "goal": "num_ranks 2\nrank 0 {\n" + "send 1b to 1 tag 0\n" * 30_000,
     "matrix": "\t" + "\t".join(f"GPU{i}" for i in range(5000)),
     "aliases": "a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\n"
     "devices: [*c,*c,*c,*c,*c,*c]\ninstances: [*c,*c,*c,*c,*c]\nedges: [*c,*c,*c,*c,*c]\n",

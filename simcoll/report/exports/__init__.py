@@ -11,7 +11,7 @@ from typing import Any, Final
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.importers import read_bounded
-from simcoll.formats.schedules import goal, msccl_writer, schedule_json
+from simcoll.formats.schedules import msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read, write_atomically
 from simcoll.report import schedule_view
 from simcoll.report.exports import chakra_graphs, nccl_tables, parquet, topology_graphs
@@ -26,13 +26,12 @@ Written = str | bytes | Mapping[str, bytes]  # the last: several files, by the e
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of an export. `ranks`, `root`, `groups` (a number) and `protocol` are for a schedule, `nodes` for a
-    topology, `nbytes` is the size of a schedule's buffer."""
+    """Settings of an export: `ranks`, `root`, `groups` (a number) and `protocol` of a schedule, `nodes` of a
+    topology."""
 
     ranks: int | None = None
     root: int = 0
     nodes: int | None = None
-    nbytes: int = 1 << 20
     groups: int | None = None
     protocol: Protocol = "Simple"
 
@@ -117,7 +116,6 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
 
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
-    "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
     "graphviz": lambda source, options, _: topology_graphs.graphviz(_topology(source, options)),
     "graphml": lambda source, options, _: topology_graphs.graphml(_topology(source, options)),
     "node-link": lambda source, options, _: topology_graphs.node_link(_topology(source, options)),
