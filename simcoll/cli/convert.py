@@ -52,8 +52,8 @@ def import_(
 ) -> None:
     """Turn a file of another program into one of simcoll, and list what was read and assumed.
 
-    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML, node-link
-    JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML), measurements become measured tables
+    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, GraphML, node-link JSON),
+    schedules become JSON that scenarios take as an algorithm (MSCCL XML), measurements become measured tables
     (nccl-tests, rccl-tests, OSU, IMB, CSV). Traces of torch.profiler and dumps of PyTorch's flight recorder (FILE… or
     DIR) become the workload of the recorded step, on --assume SYSTEM; so do Chakra's and PyTorch's execution traces.
     """

@@ -21,7 +21,7 @@ from simcoll.formats.measured import gpu_names
 from simcoll.formats.recordings import chakra, flight_recorder, kineto, recorded_plan
 from simcoll.formats.recordings.events import Recording
 from simcoll.formats.schedules import msccl, schedule_json, thread_programs
-from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
+from simcoll.formats.topologies import nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
 from simcoll.formats.topologies._sketch import Sketch
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Topology
@@ -122,8 +122,8 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
 
 
 _WHAT: Final = (
-    "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, infragraph, GraphML, node-link JSON, a measured "
-    "table, or a trace of torch.profiler or Chakra"
+    "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, GraphML, node-link JSON, a measured table, or "
+    "a trace of torch.profiler or Chakra"
 )
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
@@ -267,7 +267,6 @@ KINDS: Final[Mapping[str, FileKind]] = {  # tried in this order
     "rocm-smi": FileKind(rocm_smi.looks, _topology(rocm_smi.read)),
     "nvidia-smi": FileKind(nvidia_smi.looks, _topology(nvidia_smi.read)),
     "schedule": FileKind(_json(schedule_json.looks), _schedule(_own)),
-    "infragraph": FileKind(infragraph.looks, _topology(infragraph.read)),
     "node-link": FileKind(_json(networkx_graphs.looks_like_node_link), _graph(networkx_graphs.read_node_link)),
     "measured": FileKind(measured.looks, _table),
 }

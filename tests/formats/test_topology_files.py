@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,9 @@ import pytest
 from command import simcoll
 from foreign import brought
 
-from simcoll.config import yaml_tree
 from simcoll.errors import InputError, SimcollError
 from simcoll.formats import importers
-from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
+from simcoll.formats.topologies import nccl_xml, nvidia_smi
 from simcoll.scenario import scenario_files
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
@@ -139,23 +137,6 @@ def test_gpus_that_are_processors_too_have_no_pcie_width():
     text = foreign.TOPOLOGY.replace('link_width="16"', 'link_width="255"')
     assert text != foreign.TOPOLOGY
     assert nccl_xml.read_topology(text, "x").links == nccl_xml.read_topology(foreign.TOPOLOGY, "x").links
-
-
-def test_infragraph_may_have_a_name_on_top():
-    """All keys below `infrastructure:` are the same machine."""
-    below = "infrastructure:\n" + re.sub(r"(?m)^(?=.)", "  ", foreign.INFRAGRAPH)
-    assert infragraph.read(below, "x").document("x") == infragraph.read(foreign.INFRAGRAPH, "x").document("x")
-
-
-@pytest.mark.parametrize("on_top", [True, False])
-def test_infragraph_on_one_line_is_known(on_top: bool, tmp_path: Path):
-    """JSON as programs write it, with nothing at the start of a line, is read as the indented file is."""
-    keys = yaml_tree.parse(foreign.INFRAGRAPH, "x").plain()
-    (tmp_path / "one.json").write_text(json.dumps({"infrastructure": keys} if on_top else keys))
-    (tmp_path / "many.yaml").write_text(foreign.INFRAGRAPH)
-    names = ("one.json", "many.yaml")
-    one, many = (simcoll("import", tmp_path / name, "-o", tmp_path / f"{name}.yaml") for name in names)
-    assert (one.status, one.out.splitlines()[1:]) == (many.status, many.out.splitlines()[1:])
 
 
 @pytest.mark.parametrize("change", ["spaces", "plain", "crlf"])
@@ -323,18 +304,6 @@ def test_graphs_of_one_node_bring_no_nics(tmp_path: Path):
     assert found.status == 2 and "has no NICs" in found.err
 
 
-def test_infragraph_is_expanded(tmp_path: Path):
-    """Instances, components, devices in devices and slices; speeds where links have them, others told."""
-    path, done = brought(tmp_path, foreign.INFRAGRAPH)
-    found = topology_of(path)
-    assert found.nodes == 2 and len(found.ranks) == 4
-    link = found.graph.edges["server0.xpu1", "server0.nvsw0"]["link"]
-    assert (link.bandwidth, link.latency_ps) == (200 * 10**9, 300_000)  # two chips are one device
-    assert found.graph.edges["server1.card1.nic0", "switch0.port3"]["link"].bandwidth == 25 * 10**9
-    assert "link 'pcie' (pcie) has no bandwidth" in done.out
-    assert simcoll("predict", "all_reduce", "--on", path, "--size", "1 MiB").status == 0
-
-
 MISTAKES = [
     (foreign.MATRIX, "PXB\tSYS\tNODE\t0-31\t0\t\tN/A\nGPU1", "PXX\tSYS\tNODE\t0-31\t0\t\tN/A\nGPU1",
      "x:2:25: 'PXX' is no connection of devices; cells are X, NV#"),
@@ -351,7 +320,6 @@ MISTAKES = [
     (foreign.RING, 'srcoff="3"', 'srcoff="9"', "chunk 9 of buffer 'i', which has 4; mend offset or cnt"),
     (foreign.RING, 'coll="allreduce"', 'coll="custom"', "coll='custom' is no collective"),
     (foreign.RING, 'cnt="1"', 'cnt="2"', "receives 1 chunks, and 2 are sent"),
-    (foreign.INFRAGRAPH, "scheme: many2many", "scheme: all2all", "x:14:5: scheme 'all2all' is not known"),
     (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: the file does not say which collective this is; give collective"),
     (foreign.OSU, "", "", "x:3:1: the file does not say how many ranks took part; give ranks=N, with --where ranks=N"),
     ("hello", "", "", "x: the kind of this file is not recognised; give nvidia-smi topo -m"),

@@ -184,45 +184,6 @@ GRAPH: Final = """\
   </graph>
 </graphs>
 """
-INFRAGRAPH: Final = """\
-name: two servers and a switch
-devices:
-- name: server
-  components:
-  - {choice: cpu, count: 1, name: cpu}
-  - {choice: xpu, count: 2, name: xpu}
-  - {choice: switch, count: 2, name: nvsw}
-  - {choice: device, count: 2, name: card}
-  links:
-  - {name: pcie}
-  - name: nvlink
-    physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 100}, latency: {choice: ns, ns: 300}}
-  edges:
-  - {ep1: {component: xpu}, ep2: {component: nvsw}, link: nvlink, scheme: many2many}
-  - {ep1: {component: xpu}, ep2: {component: 'cpu[0]'}, link: pcie, scheme: many2many}
-  - {ep1: {component: 'card[0:2].nic'}, ep2: {component: 'cpu[0]'}, link: pcie, scheme: many2many}
-- name: card
-  components:
-  - {choice: nic, count: 1, name: nic}
-- name: switch
-  components:
-  - {choice: port, count: 4, name: port}
-  - {choice: cpu, count: 1, name: asic}
-  links: [{name: ic}]
-  edges:
-  - {ep1: {component: asic}, ep2: {component: port}, link: ic, scheme: many2many}
-instances:
-- {name: server, device: server, count: 2}
-- {name: switch, device: switch, count: 1}
-links:
-- name: wire
-  physical: {bandwidth: {choice: gigabits_per_second, gigabits_per_second: 200}}
-edges:
-- {ep1: {instance: 'server[0]', component: 'card[:].nic'}, ep2: {instance: 'switch[0]', component: 'port[0:2]'},
-   link: wire, scheme: one2one}
-- {ep1: {instance: 'server[1]', component: 'card[:].nic'}, ep2: {instance: 'switch[0]', component: 'port[2:]'},
-   link: wire, scheme: one2one}
-"""
 
 
 def _step(number: int, kind: str, src: str, dst: str, waits: tuple[int, int] = (-1, -1), count: int = 1) -> str:
@@ -509,7 +470,7 @@ GRAPHML: Final = """\
 FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "nvidia-smi, mesh": MESH,
     "rocm-smi": rocm_smi(4), "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
-    "infragraph": INFRAGRAPH, "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
+    "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES,
     "rccl-tests csv": RCCL_CSV, "osu": OSU, "imb": IMB, "deepspeed": TABLES["DeepSpeed's log"][0],
@@ -525,7 +486,7 @@ KINDS: Final[dict[str, str]] = {  # what `--as` calls them
     **dict.fromkeys(("nvidia-smi", "nvidia-smi, old", "nvidia-smi, mesh"), "nvidia-smi"), "rocm-smi": "rocm-smi",
     "topology": "nccl-topology",
     "skeleton": "nccl-topology",
-    "graph": "nccl-graph", "infragraph": "infragraph", "graphml": "graphml",
+    "graph": "nccl-graph", "graphml": "graphml",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
     **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "deepspeed", "csv"),
                     "measured"),
