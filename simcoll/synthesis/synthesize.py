@@ -198,9 +198,9 @@ def _moves(
         return moves, max(len(path.ways) for path in paths), len(paths), n * each
     if collective == "all_reduce":
         roots, up, down = _first_that_splits(graph, _divided(graph, shares, widths, most, bound))
-        first, total, high = np.cumsum(roots) - roots, int(roots.sum()), _highest(up)
-        moves = _of_trees(up, first, total, 0, reduce=True) + _of_trees(down, first, total, high, reduce=False)
-        return moves, high + _highest(down), len(up) + len(down), total
+        first, total, begin = np.cumsum(roots) - roots, int(roots.sum()), _last(up)
+        moves = _of_trees(up, first, total, 0, reduce=True) + _of_trees(down, first, total, begin, reduce=False)
+        return moves, _highest(up) + _highest(down), len(up) + len(down), total
     rate = bound.rate / graph.unit / int(shares.sum()) if spreading == "all_gather" else bound.rate / graph.unit
     own = graph.reversed if turned else graph
     roots, trees, _ = _first_that_splits(own, _whole(own, shares * float(rate), widths, most or MOST_EXACT))
@@ -212,6 +212,7 @@ def _moves(
 
 _Parts = list[tuple[Way, int, int]]  # of an edge of a tree: each way, the first of its copies, and their number
 _Routed = tuple[Tree, list[_Parts]]
+AT_SWITCH: Final = 2  # steps of a hop over switches, where a message may wait for a whole step's messages of others
 
 
 def _trees(graph: FlowGraph, capacity: Integers, roots: Integers) -> list[_Routed]:
@@ -228,11 +229,25 @@ def _highest(trees: list[_Routed]) -> int:
     return max(tree.height for tree, _ in trees)
 
 
+def _last(trees: list[_Routed]) -> int:
+    """Return the step after which all ranks have a piece of the trees."""
+    return max(max(_steps(each).values()) for each in trees)
+
+
 def _ways(ways: Ways, graph: FlowGraph, edge: tuple[int, int], count: int) -> _Parts:
     found, first = _Parts(), 0
     for way, some in ways.take((int(graph.ranks[edge[0]]), int(graph.ranks[edge[1]])), count):
         found.append((way, first, some))
         first += some
+    return found
+
+
+def _steps(routed: _Routed) -> dict[int, int]:
+    """Return the step after which each rank of a tree has a piece."""
+    tree, parts_of = routed
+    found = {tree.root: 0}
+    for (parent, child), parts in zip(tree.edges, parts_of, strict=True):
+        found[child] = found[parent] + (AT_SWITCH if any(len(way) > 2 for way, _, _ in parts) else 1)
     return found
 
 
@@ -243,14 +258,16 @@ def _of_trees(
     `total` chunks of a piece; with `per_rank` a rank's chunks of all pieces are in its own block."""
     moves, begun = list[Move](), first.copy()
     for tree, parts_of in trees:
+        when = _steps((tree, parts_of))
+        last = max(when.values())
         slot = int(begun[tree.root])
         begun[tree.root] += tree.count
         for (parent, child), parts in zip(tree.edges, parts_of, strict=True):
-            when = tree.height - tree.depth[child] if reduce else tree.depth[child] - 1
+            step = delay + (last - when[child] if reduce else when[parent])
             for way, place, count in parts:
                 src, dst, route = (child, parent, way[::-1]) if reduce else (parent, child, way)
                 at = slot + place
-                moves.append(Move(delay + when, src, at, dst, at, count, per_rank or total, reduce, route))
+                moves.append(Move(step, src, at, dst, at, count, per_rank or total, reduce, route))
     return moves
 
 
@@ -379,7 +396,8 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
         number[way] = len(routes) if own else -1
         routes += [names] * own
     route = np.array([number[move.way] for move in moves])
-    step, src_slot, dst_slot = delay + piece, src_slot + piece * stride, dst_slot + piece * stride
+    step = np.unique(delay + piece, return_inverse=True)[1].reshape(pieces, -1)  # a lone piece leaves steps empty
+    src_slot, dst_slot = src_slot + piece * stride, dst_slot + piece * stride
     turn = np.broadcast_to((dst - src) % graph.n, step.shape)  # so that not all ranks send to one at a time
     order = np.lexsort((turn.ravel(), step.ravel()))
     columns = [step, src, src_slot, dst, dst_slot, count, route]
@@ -423,13 +441,14 @@ def _few_steps(best: Plan, wide: bool = False) -> Plan:
     one = spreading == "broadcast"
     roots, first, total = [best.root] if one else range(n), np.arange(n) * (not one), 1 if one else n
     per_rank = 1 if spreading == "all_gather" else 0
-    moves, height, count = list[Move](), 0, 0
+    moves, height, count, begin = list[Move](), 0, 0, 0
     if turned or collective == "all_reduce":
         up = QuickestWays(graph, best.topology, True, wide).trees(roots)
         moves, height, count = _of_trees(up, first, total, 0, reduce=True, per_rank=per_rank), _highest(up), len(up)
+        begin = _last(up)
     if not turned:
         down = QuickestWays(graph, best.topology, False, wide).trees(roots)
-        moves += _of_trees(down, first, total, height, reduce=False, per_rank=per_rank)
+        moves += _of_trees(down, first, total, begin, reduce=False, per_rank=per_rank)
         height, count = height + _highest(down), count + len(down)
     return replace(best, moves=moves, height=height, trees=count, chunks=total)
 
