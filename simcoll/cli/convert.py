@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simcoll.schedule.names import Protocol
 
 FORMATS = (
-    *("msccl", "graphviz", "graphml", "node-link", "yaml"),
+    *("msccl", "graphviz", "yaml"),
     *("nccl-tests", "nccl-tuner", "parquet", "chakra"),
 )
 
@@ -52,7 +52,7 @@ def import_(
 ) -> None:
     """Turn a file of another program into one of simcoll, and list what was read and assumed.
 
-    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, GraphML, node-link JSON),
+    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML),
     schedules become JSON that scenarios take as an algorithm (MSCCL XML), measurements become measured tables
     (nccl-tests, rccl-tests, OSU, IMB, CSV). Traces of torch.profiler and dumps of PyTorch's flight recorder (FILE… or
     DIR) become the workload of the recorded step, on --assume SYSTEM; so do Chakra's and PyTorch's execution traces.
@@ -119,8 +119,8 @@ def export(
 ) -> None:
     """Write a schedule, a topology, a workload or results for another program.
 
-    Schedules: msccl (XML for MSCCL's and RCCL's executors). Topologies: graphviz, graphml, node-link (JSON of
-    networkx), yaml (a file of devices and links). Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example
+    Schedules: msccl (XML for MSCCL's and RCCL's executors). Topologies: graphviz, yaml (a file of devices and
+    links). Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example
     tuner plugin; also from `simcoll tune --json`), parquet. Workloads: chakra (execution traces for ASTRA-sim:
     NAME.RANK.et for each rank, and NAME.groups.json).
     """

@@ -21,12 +21,11 @@ from simcoll.formats.measured import gpu_names
 from simcoll.formats.recordings import chakra, flight_recorder, kineto, recorded_plan
 from simcoll.formats.recordings.events import Recording
 from simcoll.formats.schedules import msccl, schedule_json, thread_programs
-from simcoll.formats.topologies import nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
+from simcoll.formats.topologies import nccl_xml, nvidia_smi, rocm_smi
 from simcoll.formats.topologies._sketch import Sketch
 from simcoll.schedule.schedule import Schedule
-from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
-from simcoll.topology.topology_builder import dump, load_system
+from simcoll.topology.topology_builder import load_system
 
 MOST_BYTES: Final = 16 * 2**20  # to bound memory; real files are far smaller
 MOST_OF_TRACE: Final = 256 * 2**20  # a trace of some steps with its stacks; reading it takes ten times its size
@@ -122,7 +121,7 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
 
 
 _WHAT: Final = (
-    "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, GraphML, node-link JSON, a measured table, or "
+    "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, a measured table, or "
     "a trace of torch.profiler or Chakra"
 )
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
@@ -145,25 +144,11 @@ def _root(name: str) -> Callable[[str], bool]:
     return looks
 
 
-def _json(looks: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Return a function that tests whether a text begins like a JSON mapping and `looks` accepts it."""
-    return lambda text: text.lstrip("\ufeff \t\r\n").startswith("{") and looks(text)
-
-
 def _topology(reader: Callable[[str, str, str | None], Sketch]) -> Reader:
     def read(text: str, source: str, asked: ImportOptions) -> Imported:
         sketch = reader(text, source, asked.assumed)
         written = _loadable(sketch.document(Path(source).name), source)
         return Imported("topology", written, (".yaml", ".yml"), sketch.notes)
-
-    return read
-
-
-def _graph(reader: Callable[[str, str, str | None, ImportLog], Topology]) -> Reader:
-    def read(text: str, source: str, asked: ImportOptions) -> Imported:
-        notes = ImportLog()
-        written = _loadable(dump(reader(text, source, asked.assumed, notes)), source)
-        return Imported("topology", written, (".yaml", ".yml"), notes)
 
     return read
 
@@ -262,11 +247,9 @@ class FileKind(NamedTuple):
 KINDS: Final[Mapping[str, FileKind]] = {  # tried in this order
     "nccl-topology": FileKind(_root(nccl_xml.TOPOLOGY_ROOT), _topology(nccl_xml.read_topology)),
     "nccl-graph": FileKind(_root(nccl_xml.GRAPHS_ROOT), _topology(nccl_xml.read_graphs)),
-    "graphml": FileKind(_root(networkx_graphs.GRAPHML_ROOT), _graph(networkx_graphs.read_graphml)),
     "msccl": FileKind(_root(msccl.ROOT), _msccl),
     "rocm-smi": FileKind(rocm_smi.looks, _topology(rocm_smi.read)),
     "nvidia-smi": FileKind(nvidia_smi.looks, _topology(nvidia_smi.read)),
-    "schedule": FileKind(_json(schedule_json.looks), _schedule(_own)),
-    "node-link": FileKind(_json(networkx_graphs.looks_like_node_link), _graph(networkx_graphs.read_node_link)),
+    "schedule": FileKind(schedule_json.looks, _schedule(_own)),
     "measured": FileKind(measured.looks, _table),
 }

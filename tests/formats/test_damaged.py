@@ -93,7 +93,7 @@ def damaged(name: str, number: int) -> bytes:
 
 def suffix(name: str) -> str:
     """How what a file becomes is named."""
-    topologies = ("nvidia-smi", "nccl-topology", "nccl-graph", "graphml", "rocm-smi")
+    topologies = ("nvidia-smi", "nccl-topology", "nccl-graph", "rocm-smi")
     return ".csv" if KINDS[name] == "measured" else ".yaml" if KINDS[name] in topologies else ".json"
 
 

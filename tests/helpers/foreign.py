@@ -451,26 +451,11 @@ Options:     processes=4, inputs=1, threads=1
     ),
 }  # fmt: skip
 
-GRAPHML: Final = """\
-<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
-  <key id="k" for="node" attr.name="kind" attr.type="string"/>
-  <key id="x" for="node" attr.name="x" attr.type="double"/>
-  <key id="b" for="edge" attr.name="bandwidth" attr.type="string"/>
-  <key id="l" for="edge" attr.name="latency" attr.type="double"/>
-  <graph edgedefault="undirected">
-    <node id="a"><data key="k">host</data><data key="x">0.5</data></node>
-    <node id="b"><data key="k">host</data></node>
-    <node id="s"><data key="k">switch</data></node>
-    <edge source="a" target="s"><data key="b">25 GB/s</data><data key="l">5e-07</data></edge>
-    <edge source="b" target="s"><data key="b">25 GB/s</data><data key="l">5e-07</data></edge>
-  </graph>
-</graphml>
-"""
 
 FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "nvidia-smi, mesh": MESH,
     "rocm-smi": rocm_smi(4), "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
-    "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
+    "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES,
     "rccl-tests csv": RCCL_CSV, "osu": OSU, "imb": IMB, "deepspeed": TABLES["DeepSpeed's log"][0],
@@ -486,7 +471,7 @@ KINDS: Final[dict[str, str]] = {  # what `--as` calls them
     **dict.fromkeys(("nvidia-smi", "nvidia-smi, old", "nvidia-smi, mesh"), "nvidia-smi"), "rocm-smi": "rocm-smi",
     "topology": "nccl-topology",
     "skeleton": "nccl-topology",
-    "graph": "nccl-graph", "graphml": "graphml",
+    "graph": "nccl-graph",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
     **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "deepspeed", "csv"),
                     "measured"),

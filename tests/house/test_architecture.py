@@ -26,7 +26,6 @@ HOMES = {  # library: where it may be imported
         "topology/",
         "synthesis/",
         "report/plot/topology.py",
-        "report/exports/topology_graphs.py",
         "formats/topologies/",
         "measurement/network_namespaces.py",
     ],

@@ -14,7 +14,7 @@ from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read, write_atomically
 from simcoll.report import schedule_view
-from simcoll.report.exports import chakra_graphs, nccl_tables, parquet, topology_graphs
+from simcoll.report.exports import chakra_graphs, graphviz, nccl_tables, parquet
 from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.schedule import Schedule
@@ -116,9 +116,7 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
 
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
-    "graphviz": lambda source, options, _: topology_graphs.graphviz(_topology(source, options)),
-    "graphml": lambda source, options, _: topology_graphs.graphml(_topology(source, options)),
-    "node-link": lambda source, options, _: topology_graphs.node_link(_topology(source, options)),
+    "graphviz": lambda source, options, _: graphviz.dump(_topology(source, options)),
     "yaml": lambda source, options, _: topology_builder.dump(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
