@@ -64,20 +64,19 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
 
 
 @_question
-def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **keys: Any) -> Results:
+def run(asked: Asked = None, /, jobs: int = 1, **keys: Any) -> Results:
     """Simulate a sweep, or points. Return a row for each point, in order.
 
     If a point is impossible, its `status` says why. `keys` are keys of a scenario; they override the keys of `asked`
-    (see `Sweep`). The work is divided among `jobs` processes (-1: one for each core), or among the workers of the Dask
-    scheduler at the address `cluster`. Raises InputError for wrong keys, and for a value that is wrong at every point,
-    such as a file that does not exist.
+    (see `Sweep`). The work is divided among `jobs` processes (-1: one for each core). Raises InputError for wrong keys,
+    and for a value that is wrong at every point, such as a file that does not exist.
 
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
     """
     workers.check_jobs(jobs)
     points = points_of(asked, keys)
-    rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
+    rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs)})
     sweep.check_answerable(rows)
     notes = caveats.notes(points)
     shown = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
