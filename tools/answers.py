@@ -231,7 +231,7 @@ export-schedule: export all_reduce/ring --ranks 4 --to msccl -o ring.xml && impo
 export-rooted: export broadcast/binomial --ranks 6 --root 2 --to msccl -o b.xml && import b.xml --json
 export-topology: export hgx-a100-4 --nodes 2 --to graphviz && export pairs.yaml --to yaml
 export-results: run star.yaml --quiet -o out --set 'algorithm=[ring, tree]' && export out/results.csv --to nccl-tests
-    && export out/results.csv --to nccl-tuner && export out/results.csv --to parquet -o r.parquet
+    && export out/results.csv --to nccl-tuner
 export-refused: export barrier/tree --ranks 4 --to msccl && export all_reduce/ring --to msccl && export hgx-h100 --to
     msccl
 import-refused: import star.yaml && import broken.yaml --as msccl && import missing.xml

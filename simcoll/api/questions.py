@@ -359,7 +359,7 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     to `path` if given.
 
     Formats and `options` are those of `simcoll export`. The format of schedules is `msccl`, with the option `protocol`;
-    of topologies `graphviz` and `yaml`; of results `nccl-tests`, `nccl-tuner`, `parquet`, …; of workloads `chakra`,
+    of topologies `graphviz` and `yaml`; of results `nccl-tests` and `nccl-tuner`; of workloads `chakra`,
     a file a rank (a mapping from the endings of names to bytes). Warns (`UserWarning`) if the other program would
     reject the contents. Raises InputError for an unknown format, RefusedError for contents that the format cannot
     hold.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORMATS = (
     *("msccl", "graphviz", "yaml"),
-    *("nccl-tests", "nccl-tuner", "parquet", "chakra"),
+    *("nccl-tests", "nccl-tuner", "chakra"),
 )
 
 
@@ -119,10 +119,9 @@ def export(
 ) -> None:
     """Write a schedule, a topology, a workload or results for another program.
 
-    Schedules: msccl (XML for MSCCL's and RCCL's executors). Topologies: graphviz, yaml (a file of devices and
-    links). Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example
-    tuner plugin; also from `simcoll tune --json`), parquet. Workloads: chakra (execution traces for ASTRA-sim:
-    NAME.RANK.et for each rank, and NAME.groups.json).
+    Schedules: msccl (XML for MSCCL's and RCCL's executors). Topologies: graphviz, yaml (a file of devices and links).
+    Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`).
+    Workloads: chakra (execution traces for ASTRA-sim: NAME.RANK.et for each rank, and NAME.groups.json).
     """
     from simcoll.config.input_files import ImportLog
     from simcoll.report import exports

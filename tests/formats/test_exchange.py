@@ -12,7 +12,6 @@ import pytest
 from command import simcoll
 from foreign import brought
 
-import simcoll as api
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
 from simcoll.formats.measured import parse_measured
@@ -70,18 +69,6 @@ def test_drawings_hold_every_gpu():
     """Graphviz names all devices."""
     drawn = simcoll("export", "hgx-h100", "--to", "graphviz").out
     assert drawn.count("{") == drawn.count("}") and all(f'"node0.gpu{i}"' in drawn for i in range(8))
-
-
-def test_arrow_and_parquet(results: Path, tmp_path: Path):
-    """Rows as an Arrow table keep their numbers, by the PyCapsule interface and in a Parquet file."""
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    rows = api.run(api.load("quickstart", ["algorithm=[ring, tree]", "size=1 MiB"]))
-    table = pyarrow.RecordBatchReader.from_stream(rows).read_all()
-    assert table.column("time_us").to_pylist() == [row["time_us"] for row in rows]
-    assert simcoll("export", results, "--to", "parquet", "-o", tmp_path / "r.parquet").status == 0
-    assert parquet.read_table(tmp_path / "r.parquet").num_rows == 9
-    rows.to_parquet(tmp_path / "s.parquet")
-    assert parquet.read_table(tmp_path / "s.parquet").equals(table)
 
 
 @pytest.mark.parametrize(

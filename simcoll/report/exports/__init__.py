@@ -14,14 +14,14 @@ from simcoll.formats.importers import read_bounded
 from simcoll.formats.schedules import msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read, write_atomically
 from simcoll.report import schedule_view
-from simcoll.report.exports import chakra_graphs, graphviz, nccl_tables, parquet
+from simcoll.report.exports import chakra_graphs, graphviz, nccl_tables
 from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 
-Written = str | bytes | Mapping[str, bytes]  # the last: several files, by the endings of their names
+Written = str | Mapping[str, bytes]  # the latter: several files, by the endings of their names
 
 
 @dataclass(frozen=True)
@@ -121,5 +121,4 @@ FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
     "chakra": lambda source, *_: chakra_graphs.dump(source),
-    "parquet": lambda source, options, _: parquet.dump(_rows(source)),
 }
