@@ -226,12 +226,12 @@ topology: topology list && topology show hgx-h100 --nodes 2 --png h100.png && to
     topology show pairs.yaml
 schema: schema
 export-schedule: export all_reduce/ring --ranks 4 --to msccl -o ring.xml && import ring.xml -o ring.json && verify
-    --schedule ring.json && show ring.json --diagram && export ring.json --to msccl &&
-    run star.yaml --set 'algorithm=[ring, ring.json]' --set ranks=4 --json
-export-rooted: export broadcast/binomial --ranks 6 --root 2 --to msccl -o b.xml && import b.xml --json
-export-topology: export hgx-a100-4 --nodes 2 --to graphviz && export pairs.yaml --to yaml
+    --schedule ring.json && show ring.json --diagram && export ring.json --to goal --size '1 KiB' && export ring.json
+    --to msccl && run star.yaml --set 'algorithm=[ring, ring.json]' --set ranks=4 --json
+export-goal: export broadcast/binomial --ranks 6 --root 2 --to goal -o b.goal && import b.goal --json
+export-topology: export hgx-a100-4 --nodes 2 --to graphviz && export pairs.yaml --to graphml
 export-results: run star.yaml --quiet -o out --set 'algorithm=[ring, tree]' && export out/results.csv --to nccl-tests
-    && export out/results.csv --to nccl-tuner
+    && export out/results.csv --to nccl-tuner && export out/results.csv --to parquet -o r.parquet
 export-refused: export barrier/tree --ranks 4 --to msccl && export all_reduce/ring --to msccl && export hgx-h100 --to
     msccl
 import-refused: import star.yaml && import broken.yaml --as msccl && import missing.xml
@@ -309,7 +309,7 @@ def _foreign() -> Iterator[tuple[str, str, str, str]]:
         sys.path.append(str(path.parent))  # it imports others of the helpers
         spec.loader.exec_module(module)
         for name, content in module.FILES.items():
-            kinds = {"measured": "made.csv", "msccl": "made.json"}
+            kinds = {"measured": "made.csv", "msccl": "made.json", "mscclpp": "made.json", "goal": "made.json"}
             made = kinds.get(module.KINDS[name], "made.yaml")
             yield re.sub(r"\W+", "-", name), content, made, shlex.join(module.MORE.get(name, []))
 

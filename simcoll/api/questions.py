@@ -64,19 +64,20 @@ def load(source: str | Path | dict[str, Any], assignments: Sequence[str] = ()) -
 
 
 @_question
-def run(asked: Asked = None, /, jobs: int = 1, **keys: Any) -> Results:
+def run(asked: Asked = None, /, jobs: int = 1, cluster: str | None = None, **keys: Any) -> Results:
     """Simulate a sweep, or points. Return a row for each point, in order.
 
     If a point is impossible, its `status` says why. `keys` are keys of a scenario; they override the keys of `asked`
-    (see `Sweep`). The work is divided among `jobs` processes (-1: one for each core). Raises InputError for wrong keys,
-    and for a value that is wrong at every point, such as a file that does not exist.
+    (see `Sweep`). The work is divided among `jobs` processes (-1: one for each core), or among the workers of the Dask
+    scheduler at the address `cluster`. Raises InputError for wrong keys, and for a value that is wrong at every point,
+    such as a file that does not exist.
 
     >>> run(topology="hgx-h100", collective="all_reduce", size=["1 KiB", "1 MiB"])["algorithm"]
     ['ring', 'ring']
     """
     workers.check_jobs(jobs)
     points = points_of(asked, keys)
-    rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs)})
+    rows = sweep.ordered({index: row for index, row, _ in sweep.sweep(points, jobs, cluster=cluster)})
     sweep.check_answerable(rows)
     notes = caveats.notes(points)
     shown = (named({**row.columns(), "time_ps": row.time_ps if row.status == "ok" else None}) for row in rows)
@@ -358,11 +359,11 @@ def export(what: Any, to: str, path: str | Path | None = None, **options: Any) -
     """Return a `Schedule`, a `Topology`, `Results` or a scenario's file in the format of another program, and write it
     to `path` if given.
 
-    Formats and `options` are those of `simcoll export`. The format of schedules is `msccl`, with the option `protocol`;
-    of topologies `graphviz` and `yaml`; of results `nccl-tests` and `nccl-tuner`; of workloads `chakra`,
-    a file a rank (a mapping from the endings of names to bytes). Warns (`UserWarning`) if the other program would
-    reject the contents. Raises InputError for an unknown format, RefusedError for contents that the format cannot
-    hold.
+    Formats and `options` are those of `simcoll export`. Formats of schedules are `msccl` and `goal`; of topologies
+    `graphviz`, `graphml`, …; of results `nccl-tests`, `nccl-tuner`, `parquet`, …; of workloads `chakra`, a file a rank
+    (a mapping from the endings of names to bytes). Options are the `protocol` of a schedule, and the size of its
+    buffer, `nbytes`. Warns (`UserWarning`) if the other program would reject the contents. Raises InputError for an
+    unknown format, RefusedError for contents that the format cannot hold.
 
     >>> from simcoll import build
     >>> export(build("all_reduce", "ring", 4), "msccl").splitlines()[0][:5]

@@ -167,23 +167,29 @@ class Results(list[dict[str, Any]]):
             raise SimcollError("pandas is not installed; install it with: pip install pandas") from None
         return pandas.DataFrame(list(self), columns=self.columns)
 
+    def to_parquet(self, path: str | Path | IO[bytes]) -> None:
+        """Write a Parquet file, to a path or a binary stream. Raises SimcollError if the extra `parquet` is not
+        installed."""
+        from simcoll.report.exports import parquet
+
+        _write(path, parquet.dump(self.rows()))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow PyCapsule interface: polars, pandas, DuckDB and others take the rows as they are. Needs the extra
+        `parquet`."""
+        from simcoll.report.exports import parquet
+
+        return parquet.arrow_table(self.rows()).__arrow_c_stream__(requested_schema)
+
     @overload
     def to_csv(self) -> str: ...
     @overload
     def to_csv(self, path: str | Path | IO[str]) -> None: ...
     def to_csv(self, path: str | Path | IO[str] | None = None) -> str | None:
         """Write the rows as results.csv to a file or a text stream; without a path return the text."""
-        text = to_csv(self.rows())
         if path is None:
-            return text
-        if isinstance(path, str | Path):
-            write_atomically(Path(path), text)
-            return None
-        try:
-            path.write(text)
-        except (TypeError, AttributeError):
-            problem = f"{type(path).__name__} is neither a path nor a text stream"
-            raise InputError(problem, "give a path, or what open(path, 'w') returns") from None
+            return to_csv(self.rows())
+        _write(path, to_csv(self.rows()))
         return None
 
 
@@ -237,6 +243,20 @@ class MadeSchedule(Reply):
         from simcoll.report.plot.trees import trees_figure
 
         return trees_figure(self.made)
+
+
+def _write(where: str | Path | IO[str] | IO[bytes], body: str | bytes) -> None:
+    """Write `body` to a file or an open stream; raises InputError for a text stream that gets bytes, or the reverse."""
+    if isinstance(where, str | Path):
+        write_atomically(Path(where), body)
+        return
+    stream: Any = where
+    try:
+        stream.write(body)
+    except (TypeError, AttributeError):
+        kind, mode = ("text", "w") if isinstance(body, str) else ("binary", "wb")
+        problem = f"{type(where).__name__} is neither a path nor a {kind} stream"
+        raise InputError(problem, f"give a path, or what open(path, {mode!r}) returns") from None
 
 
 def _several(names: str | Sequence[str]) -> list[str]:

@@ -103,7 +103,7 @@ class Watch:
         self.replications: dict[int, tuple[int, int]] = {}  # done, total
 
     def begun(self, index: int) -> None:
-        """Note that a point has begun."""
+        """Note that a point has begun; a cluster may report this after the point's row."""
         now = self.since.get(index, time.monotonic())  # replications of a point begin separately
         if self.in_turn:
             self.since.clear()

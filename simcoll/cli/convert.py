@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from simcoll.schedule.names import Protocol
 
 FORMATS = (
-    *("msccl", "graphviz", "yaml"),
-    *("nccl-tests", "nccl-tuner", "chakra"),
+    *("msccl", "goal"),
+    *("graphviz", "graphml", "node-link", "yaml"),
+    *("nccl-tests", "nccl-tuner", "parquet", "chakra"),
 )
 
 
@@ -52,10 +53,11 @@ def import_(
 ) -> None:
     """Turn a file of another program into one of simcoll, and list what was read and assumed.
 
-    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML),
-    schedules become JSON that scenarios take as an algorithm (MSCCL XML), measurements become measured tables
-    (nccl-tests, rccl-tests, OSU, IMB, CSV). Traces of torch.profiler and dumps of PyTorch's flight recorder (FILE… or
-    DIR) become the workload of the recorded step, on --assume SYSTEM; so do Chakra's and PyTorch's execution traces.
+    Topologies become topology files (nvidia-smi topo -m, NCCL's topology and graph XML, infragraph, GraphML, node-link
+    JSON), schedules become JSON that scenarios take as an algorithm (MSCCL XML, MSCCL++ plans, GOAL), measurements
+    become measured tables (nccl-tests, rccl-tests, OSU, IMB, CSV). Traces of torch.profiler and dumps of PyTorch's
+    flight recorder (FILE… or DIR) become the workload of the recorded step, on --assume SYSTEM; so do Chakra's and
+    PyTorch's execution traces.
     """
     from simcoll.config import input_files, yaml_tree
     from simcoll.formats import importers
@@ -107,6 +109,7 @@ def import_(
     help="Protocol of an MSCCL program.",
 )
 @click.option("--nodes", type=WholeFrom(1), help="Number of nodes of a topology.")
+@click.option("--size", default="1 MiB", show_default=True, help="Size of the buffer, for GOAL's messages.")
 def export(
     what: str,
     to: str,
@@ -116,20 +119,27 @@ def export(
     groups: int | None,
     protocol: Protocol,
     nodes: int | None,
+    size: str,
 ) -> None:
     """Write a schedule, a topology, a workload or results for another program.
 
-    Schedules: msccl (XML for MSCCL's and RCCL's executors). Topologies: graphviz, yaml (a file of devices and links).
-    Results: nccl-tests (its table), nccl-tuner (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`).
-    Workloads: chakra (execution traces for ASTRA-sim: NAME.RANK.et for each rank, and NAME.groups.json).
+    Schedules: msccl (XML for MSCCL's and RCCL's executors), goal (LogGOPSim, ATLAHS). Topologies: graphviz, graphml,
+    node-link (JSON of networkx), yaml (a file of devices and links). Results: nccl-tests (its table), nccl-tuner
+    (CSV of NCCL's example tuner plugin; also from `simcoll tune --json`), parquet. Workloads: chakra (execution traces
+    for ASTRA-sim: NAME.RANK.et for each rank, and NAME.groups.json).
     """
+    from simcoll import units
     from simcoll.config.input_files import ImportLog
     from simcoll.report import exports
 
+    try:
+        nbytes = units.parse(size, "size")
+    except ValueError as error:
+        raise InputError(f"--size: {error}") from None
     if ranks is not None and root >= ranks:
         raise InputError(f"--root: there is no rank {root} among {ranks} ranks", f"give 0 … {ranks - 1}")
     notes = ImportLog()
-    written = exports.convert(what, to, exports.Options(ranks, root, nodes, groups, protocol), notes)
+    written = exports.convert(what, to, exports.Options(ranks, root, nodes, nbytes, groups, protocol), notes)
     if output:
         paths = exports.save(written, output)
         print(f"{to}: {paths[0]}" + (f" to {paths[-1]}, {len(paths)} files" if len(paths) > 1 else ""))

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @output_folder("Folder for `results.csv`, `manifest.json` and `plots/`.")
 @SETS
 @JOBS
+@click.option("--cluster", metavar="ADDRESS", help="Simulate on the workers of this Dask scheduler.")
 @click.option("--shard", "share", metavar="I/N", help="Simulate the I-th of N shares only, for job arrays; needs -o.")
 @JSON
 @click.option("-q", "--quiet", is_flag=True, help="Print no table and no progress.")
@@ -52,6 +53,7 @@ def run(
     output: Path | None,
     sets: tuple[str, ...],
     jobs: int,
+    cluster: str | None,
     share: str | None,
     as_json: bool,
     quiet: bool,
@@ -68,6 +70,8 @@ def run(
     check_jobs(jobs)
     check_format(output)
     points = load(scenario, sets)
+    if cluster is not None and jobs != 1:
+        raise InputError("--jobs uses processes of this machine, --cluster those of others", "leave out one of them")
     if trace:
         _check_trace(trace, points)
     if page and page.suffix not in (".html", ".htm"):
@@ -81,7 +85,7 @@ def run(
     if shard and journal and sweep.is_written(journal.folder, points):
         rows, reused = list["ResultRow"](), 0
     else:
-        rows, reused = _simulated(points, quiet, jobs=jobs, journal=journal, shard=shard)
+        rows, reused = _simulated(points, quiet, jobs=jobs, cluster=cluster, journal=journal, shard=shard)
     whole = _gathered(points, journal, quiet) if shard and journal else rows
     command = _command("run", scenario, sets)
     if journal and whole:
@@ -171,7 +175,7 @@ def _simulated(points: Sequence[Point], quiet: bool, **options: Any) -> tuple[li
     from simcoll.prediction import sweep
 
     finished, reused = {}, 0
-    in_turn = options.get("jobs", 1) == 1
+    in_turn = options.get("jobs", 1) == 1 and not options.get("cluster")
     with progress(len(points), lambda index: sweep.in_words(points[index]), quiet, in_turn) as watch:
         for index, row, again in sweep.sweep(points, begun=watch.begun, replicated=watch.replicated, **options):
             finished[index] = row

@@ -1,7 +1,7 @@
 """Read files that a user names as bytes, text or JSON, up to a size limit; also the log of an import.
 
 A pipe (`<(command)`, `mkfifo`) can be read only once, so its content is cached for later reads. A carried file is one
-whose content another process has sent.
+whose content another machine has sent.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _SAID: Final[dict[int, bytes]] = {}  # content of the pipes read so far, by inod
 
 @contextmanager
 def carrying(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Return a context in which paths are read from `files` (path -> content), because a worker process cannot read a
-    pipe again, and a file may have changed since."""
+    """Return a context in which paths are read from `files` (path -> content), because workers on other machines lack
+    the files."""
     token = _CARRIED.set(files)
     try:
         yield

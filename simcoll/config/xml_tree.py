@@ -19,12 +19,13 @@ MOST_ELEMENTS: Final = 200_000  # to bound memory; a file within MOST_BYTES coul
 
 @dataclass
 class Element:
-    """An XML element: its attributes, its children, and the place where it begins."""
+    """An XML element: its attributes, its children, its text (`content`), and the place where it begins."""
 
     name: str
     attributes: Mapping[str, str]
     place: Place
     children: list[Element] = field(default_factory=list)
+    content: str = ""
 
     def wrong(self, problem: str, cure: str) -> NoReturn:
         """Raise InputError with this problem and fix (`cure`), at the place of this element in the file."""
@@ -70,6 +71,14 @@ class Element:
         """Return the child elements with the tag `name`, in order."""
         return (child for child in self.children if child.name == name)
 
+    def below(self) -> Iterator[Element]:
+        """Yield this element and all elements below it, in the order of the file."""
+        waiting = [self]
+        while waiting:
+            element = waiting.pop()
+            yield element
+            waiting += reversed(element.children)
+
 
 def parse(
     data: bytes | str, source: str, *, root: str, kind: str, deepest: int, cure: str, most_elements: int = MOST_ELEMENTS
@@ -99,11 +108,15 @@ def parse(
     def end(_: str) -> None:
         open_.pop()
 
+    def characters(data: str) -> None:
+        open_[-1].content += data
+
     def doctype(*_: object) -> None:
         raise InputError("a document type is not read", "remove <!DOCTYPE …>", here())
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.StartDoctypeDeclHandler = doctype
+    parser.StartDoctypeDeclHandler, parser.CharacterDataHandler = doctype, characters
+    parser.buffer_text = True  # expat then passes each text in one piece
     try:
         parser.Parse(data.encode("utf-8", errors="replace") if isinstance(data, str) else data, True)
     except expat.ExpatError as error:

@@ -20,12 +20,13 @@ from simcoll.formats import measured
 from simcoll.formats.measured import gpu_names
 from simcoll.formats.recordings import chakra, flight_recorder, kineto, recorded_plan
 from simcoll.formats.recordings.events import Recording
-from simcoll.formats.schedules import msccl, schedule_json, thread_programs
-from simcoll.formats.topologies import nccl_xml, nvidia_smi, rocm_smi
+from simcoll.formats.schedules import goal, msccl, mscclpp, schedule_json, thread_programs
+from simcoll.formats.topologies import infragraph, nccl_xml, networkx_graphs, nvidia_smi, rocm_smi
 from simcoll.formats.topologies._sketch import Sketch
 from simcoll.schedule.schedule import Schedule
+from simcoll.topology.graph import Topology
 from simcoll.topology.machine_files import read_machine, template
-from simcoll.topology.topology_builder import load_system
+from simcoll.topology.topology_builder import dump, load_system
 
 MOST_BYTES: Final = 16 * 2**20  # to bound memory; real files are far smaller
 MOST_OF_TRACE: Final = 256 * 2**20  # a trace of some steps with its stacks; reading it takes ten times its size
@@ -121,8 +122,8 @@ def recorded(paths: Sequence[Path], asked: ImportOptions) -> Imported | None:
 
 
 _WHAT: Final = (
-    "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, a measured table, or "
-    "a trace of torch.profiler or Chakra"
+    "nvidia-smi topo -m, rocm-smi --showtopo, XML of NCCL or MSCCL, JSON of MSCCL++, GOAL, infragraph, GraphML, "
+    "node-link JSON, a measured table, or a trace of torch.profiler or Chakra"
 )
 _ROOT: Final = re.compile(r"<([A-Za-z_][\w.-]*)")
 _REMARK: Final = re.compile(r"<!--.*?(-->|\Z)|<\?.*?(\?>|\Z)", re.DOTALL)
@@ -144,11 +145,25 @@ def _root(name: str) -> Callable[[str], bool]:
     return looks
 
 
+def _json(looks: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Return a function that tests whether a text begins like a JSON mapping and `looks` accepts it."""
+    return lambda text: text.lstrip("\ufeff \t\r\n").startswith("{") and looks(text)
+
+
 def _topology(reader: Callable[[str, str, str | None], Sketch]) -> Reader:
     def read(text: str, source: str, asked: ImportOptions) -> Imported:
         sketch = reader(text, source, asked.assumed)
         written = _loadable(sketch.document(Path(source).name), source)
         return Imported("topology", written, (".yaml", ".yml"), sketch.notes)
+
+    return read
+
+
+def _graph(reader: Callable[[str, str, str | None, ImportLog], Topology]) -> Reader:
+    def read(text: str, source: str, asked: ImportOptions) -> Imported:
+        notes = ImportLog()
+        written = _loadable(dump(reader(text, source, asked.assumed, notes)), source)
+        return Imported("topology", written, (".yaml", ".yml"), notes)
 
     return read
 
@@ -247,9 +262,14 @@ class FileKind(NamedTuple):
 KINDS: Final[Mapping[str, FileKind]] = {  # tried in this order
     "nccl-topology": FileKind(_root(nccl_xml.TOPOLOGY_ROOT), _topology(nccl_xml.read_topology)),
     "nccl-graph": FileKind(_root(nccl_xml.GRAPHS_ROOT), _topology(nccl_xml.read_graphs)),
+    "graphml": FileKind(_root(networkx_graphs.GRAPHML_ROOT), _graph(networkx_graphs.read_graphml)),
     "msccl": FileKind(_root(msccl.ROOT), _msccl),
     "rocm-smi": FileKind(rocm_smi.looks, _topology(rocm_smi.read)),
     "nvidia-smi": FileKind(nvidia_smi.looks, _topology(nvidia_smi.read)),
-    "schedule": FileKind(schedule_json.looks, _schedule(_own)),
+    "schedule": FileKind(_json(schedule_json.looks), _schedule(_own)),
+    "mscclpp": FileKind(_json(mscclpp.looks), _schedule(mscclpp.read)),
+    "goal": FileKind(goal.looks, _schedule(goal.read)),
+    "infragraph": FileKind(infragraph.looks, _topology(infragraph.read)),
+    "node-link": FileKind(_json(networkx_graphs.looks_like_node_link), _graph(networkx_graphs.read_node_link)),
     "measured": FileKind(measured.looks, _table),
 }

@@ -123,12 +123,13 @@ def sweep(
     journal: Journal | None = None,
     *,
     shard: Shard | None = None,
+    cluster: str | None = None,
     begun: workers.Begun = lambda _: None,
     replicated: Replicated = lambda *_: None,
 ) -> Iterator[tuple[int, ResultRow, bool]]:
     """Yield (index, row, reused) for every point of the shard, as rows become ready; `reused`: from the journal.
 
-    The journal keeps finished rows if the run is killed. For `jobs` and `begun` see `workers.compute`.
+    The journal keeps finished rows if the run is killed. For `jobs`, `cluster` and `begun` see `workers.compute`.
     `replicated` is called whenever some replications of a point are finished.
     """
     keys = [key(point) for point in points] if journal or shard else []
@@ -139,17 +140,17 @@ def sweep(
             yield index, _swept(known[keys[index]], points[index]), True
         else:
             missing[index] = points[index]
-    for index, fresh in _computed(missing, jobs, begun, replicated):
+    for index, fresh in _computed(missing, jobs, cluster, begun, replicated):
         if journal and not fresh.passing:  # failures that can be mended are tried again
             journal.append(keys[index], fresh)
         yield index, _swept(fresh, points[index]), False
 
 
 def _computed(
-    missing: Mapping[int, Point], jobs: int, begun: workers.Begun, replicated: Replicated
+    missing: Mapping[int, Point], jobs: int, cluster: str | None, begun: workers.Begun, replicated: Replicated
 ) -> Iterator[tuple[int, ResultRow]]:
     """Yield the index and row of every point; workers may share its replications, in parts."""
-    size = TOGETHER if jobs == 1 else PART
+    size = TOGETHER if jobs == 1 and cluster is None else PART
     tasks = [(index, part) for index, point in missing.items() for part in parts(point, size)]
     count = Counter(index for index, _ in tasks)
     done: dict[int, dict[int, ResultRow]] = defaultdict(dict)
@@ -157,7 +158,7 @@ def _computed(
     def begins(number: int) -> None:
         begun(tasks[number][0])
 
-    for number, fresh in workers.compute(_row, dict(enumerate(part for _, part in tasks)), jobs, begins):
+    for number, fresh in workers.compute(_row, dict(enumerate(part for _, part in tasks)), jobs, cluster, begins):
         index = tasks[number][0]
         done[index][number] = fresh
         if whole := missing[index].scenario.replications:

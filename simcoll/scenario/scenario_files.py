@@ -83,8 +83,8 @@ _RESULTS: Final = (
 )
 _MEASURED: Final = ("a table of measured times", "`simcoll compare {file} --on SYSTEM` and `simcoll diagnose` take it")
 _KINDS: Final = {
-    **dict.fromkeys(("nvidia-smi", "rocm-smi", "nccl-topology", "nccl-graph"), _MACHINE),
-    "msccl": _FOREIGN,
+    **dict.fromkeys(("nvidia-smi", "nccl-topology", "nccl-graph", "infragraph", "graphml"), _MACHINE),
+    **dict.fromkeys(("msccl", "mscclpp", "goal"), _FOREIGN),
     "schedule": _SCHEDULE,
     "measured": _MEASURED,
 }

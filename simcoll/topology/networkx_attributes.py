@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from simcoll.config import yaml_tree
 from simcoll.errors import InputError, Place, TopologyError
 from simcoll.topology.machine_files import MachineFacts, SystemFile
+from simcoll.units import PS_PER_S
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from simcoll.topology.graph import Topology
 
 _OF_FILE: Final = ("name", "routing", "routes", "dims")
@@ -52,3 +55,20 @@ def _plain(key: str, value: Any) -> Any:
             cure = 'write a mapping, as {"model": "H100"}'
             raise TopologyError(f"graph: {key} is no text of YAML: {error.diagnostics[0].what}", cure) from None
     return json.loads(json.dumps(value, default=str)) if isinstance(value, Mapping | list | tuple) else value
+
+
+def plain_graph(topology: Topology, texts: bool) -> nx.DiGraph[str]:
+    """Return the topology as a networkx graph of plain values: edges have `bandwidth` in B/s, `latency` in s, `kind`.
+    With `texts`, attributes of the whole graph are texts, and mappings are JSON."""
+    import networkx as nx
+
+    about = written(topology)
+    if texts:
+        about = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+    graph: nx.DiGraph[str] = nx.DiGraph(**about)
+    for device, data in topology.wiring.devices.items():
+        known = {"node": data.get("node"), "in_network": bool(data.get("in_network")) or None}
+        graph.add_node(device, kind=data["kind"], **{key: value for key, value in known.items() if value is not None})
+    for (u, v), link in zip(topology.links, topology.every_link, strict=True):
+        graph.add_edge(u, v, bandwidth=link.bandwidth, latency=link.latency_ps / PS_PER_S, kind=link.kind)
+    return graph

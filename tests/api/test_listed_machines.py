@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import foreign
 import networkx as nx
 import pytest
 from command import simcoll
@@ -14,6 +13,7 @@ import simcoll as sc
 from simcoll.api.sweeps import spelt
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
+from simcoll.formats import importers
 from simcoll.report import exports
 from simcoll.topology import topology_builder
 
@@ -24,6 +24,7 @@ COLUMNS = (  # all that a prediction says, beside the names of the topology and 
     "binding_busy",
 )  # fmt: skip
 FEW = ("hgx-h100", "a3-mega", "dgx1-v100", "mi300x")
+FORMATS = ("yaml", "graphml", "node-link")
 NODES = (1, 2)
 
 
@@ -40,27 +41,33 @@ def answers(on: Any, nodes: int | None = None, asked: Sequence[tuple[str, str]] 
     return [{name: getattr(row, name) for name in COLUMNS} for row in rows]
 
 
-def written(name: str, nodes: int | None, folder: Path) -> Path:
-    """The machine as a file that lists its devices."""
-    path = folder / f"{Path(name).stem}.yaml"
-    path.write_text(exports.convert(name, "yaml", exports.Options(nodes=nodes), ImportLog()))
+def written(name: str, nodes: int | None, to: str, folder: Path) -> Path:
+    """The machine written in a format, read back where that is not our own, as a file."""
+    text = exports.convert(name, to, exports.Options(nodes=nodes), ImportLog())
+    if to != "yaml":
+        imported = importers.convert(text, f"machine.{to}", importers.ImportOptions())
+        assert not imported.notes.assumed and not imported.notes.warnings
+        text = imported.text
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
     return path
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "nodes"), list(machines()))
 def test_every_system_is_the_same_when_it_is_written_and_read(name: str, nodes: int, tmp_path: Path) -> None:
-    """A system that is exported or taken as a graph answers as its name does."""
+    """A system that is exported, imported, or taken as a graph answers as its name does."""
     expected = answers(name, nodes)
-    assert answers(str(written(name, nodes, tmp_path))) == expected
+    assert answers(str(written(name, nodes, "graphml", tmp_path))) == expected
     assert answers(sc.Topology.load(name, nodes=nodes).graph) == expected
 
 
+@pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("name", FEW)
-def test_a_file_keeps_the_machine(name: str, tmp_path: Path) -> None:
-    """A file keeps all that is said of a machine, however often it is written, and made of a networkx graph."""
-    path = written(name, 2, tmp_path)
-    sc.export(sc.Topology.load(str(path)).graph, "yaml", again := tmp_path / "again.yaml")
+def test_every_format_keeps_the_machine(name: str, to: str, tmp_path: Path) -> None:
+    """Each format that is read keeps all that a file says of a machine, however often it is written."""
+    path = written(name, 2, to, tmp_path)
+    again = written(str(path), None, to, tmp_path)
     assert answers(str(again), asked=ASKED[:2]) == answers(name, 2, asked=ASKED[:2])
     assert topology_builder.load_system(str(path)).facts == topology_builder.load_system(name).facts
 
@@ -68,7 +75,7 @@ def test_a_file_keeps_the_machine(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FEW)
 def test_settings_and_workloads_see_the_same_machine(name: str, tmp_path: Path) -> None:
     """Variables of NCCL, parts of the ranks, and steps of training are the same on it."""
-    path = str(written(name, 2, tmp_path))
+    path = str(written(name, 2, "node-link", tmp_path))
     for keys in ({"env": {"NCCL_PXN_DISABLE": 1}}, {"env": {"NCCL_IB_HCA": "mlx5_0,mlx5_1"}}, {"ranks": 8}):
         assert answers(path, asked=ASKED[2:3], **keys) == answers(name, 2, asked=ASKED[2:3], **keys)
     step = {"workload": {"template": "ddp", "model": "llama3-8b", "gpu": "h100"}}
@@ -78,7 +85,7 @@ def test_settings_and_workloads_see_the_same_machine(name: str, tmp_path: Path) 
 
 def test_fewer_nodes_than_are_listed_are_the_first(tmp_path: Path) -> None:
     """A question about some of the nodes is that of a machine of so many; one about more is refused."""
-    path = str(written("hgx-h100", 2, tmp_path))
+    path = str(written("hgx-h100", 2, "graphml", tmp_path))
     assert answers(path, 1) == answers("hgx-h100", 1)
     for command in (["predict", "all_reduce", "--size", "1MiB"], ["tune"]):
         found = simcoll(*command, "--on", path, "--nodes", "3")
@@ -88,9 +95,9 @@ def test_fewer_nodes_than_are_listed_are_the_first(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_format_is_to_be_imported(tmp_path: Path) -> None:
-    """Who names another program's file where a machine is asked for is told how to make one of it."""
-    path = tmp_path / "machine.xml"
-    path.write_text(foreign.TOPOLOGY)
+    """Who names a graph's file where a machine is asked for is told how to make one of it."""
+    path = tmp_path / "machine.graphml"
+    path.write_text(exports.convert("hgx-h100", "graphml", exports.Options(nodes=1), ImportLog()))
     with pytest.raises(InputError, match=f"simcoll import {path} -o"):
         sc.predict("all_reduce", on=str(path), size="1 MiB")
 

@@ -458,12 +458,13 @@ def test_nodes_of_measured_rows(tmp_path: Path) -> None:
     assert sc.diagnose(ROWS, on="hgx-h100", nodes=2) == sc.diagnose(ROWS[1:], on="hgx-h100")
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pandas the words say what to install."""
+def test_extras_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pandas or pyarrow the words say what to install."""
     rows = sc.run("quickstart", size="1 MiB", algorithm="ring")
-    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
-    with pytest.raises(sc.SimcollError, match="pip install"):
-        rows.to_pandas()
+    for name, ask in (("pandas", rows.to_pandas), ("pyarrow", lambda: rows.to_parquet("x.parquet"))):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+        with pytest.raises(sc.SimcollError, match="pip install"):
+            ask()
 
 
 @pytest.mark.parametrize("broken", [{"sise": "1 MiB"}, {"topology": "hgx-h10"}, {"size": "1 XB"}])

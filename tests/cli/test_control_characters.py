@@ -37,7 +37,7 @@ SHOWN = {  # files of ours, with the commands that read them: `{}` is the file
     "scenario.yaml": (SCENARIO, ("run {}", "explain {} --no-what-if", "predict all_reduce --on {} --size 8")),
     "table.csv": (TABLE, ("import {}", "compare {star} {}", "diagnose {} --topology hgx-h100", "plot {}")),
     "devices.yaml": (DEVICES, ("topology show {}", "export {} --to graphviz", "predict all_reduce --on {} --size 8")),
-    "schedule.json": ("", ("verify --schedule {}", "show {}", "export {} --to msccl", "import {}")),
+    "schedule.json": ("", ("verify --schedule {}", "show {}", "export {} --to goal", "import {}")),
 }
 
 

@@ -93,7 +93,7 @@ def damaged(name: str, number: int) -> bytes:
 
 def suffix(name: str) -> str:
     """How what a file becomes is named."""
-    topologies = ("nvidia-smi", "nccl-topology", "nccl-graph", "rocm-smi")
+    topologies = ("nvidia-smi", "nccl-topology", "nccl-graph", "infragraph", "graphml", "rocm-smi")
     return ".csv" if KINDS[name] == "measured" else ".yaml" if KINDS[name] in topologies else ".json"
 
 
@@ -144,7 +144,10 @@ LARGE = {
     "chunks": _msccl(2, 2_000_000),
     "ranks": _msccl(1900, 1900, "alltoall"),
     "counts": _msccl(2, 9, inside='<tb id="0" send="0"><step type="s" srcbuf="i" dstbuf="i" cnt="2147483647"/></tb>'),
+    "goal": "num_ranks 2\nrank 0 {\n" + "send 1b to 1 tag 0\n" * 30_000,
     "matrix": "\t" + "\t".join(f"GPU{i}" for i in range(5000)),
+    "aliases": "a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\n"
+    "devices: [*c,*c,*c,*c,*c,*c]\ninstances: [*c,*c,*c,*c,*c]\nedges: [*c,*c,*c,*c,*c]\n",
     "processors": '<system version="1">' + "<cpu/>" * 50_000 + "</system>",
     "entities": '<!DOCTYPE system [<!ENTITY a "aaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]><system version="1">&b;</system>',
     "outside": '<!DOCTYPE system SYSTEM "http://127.0.0.1:9/x.dtd"><system version="1"/>',

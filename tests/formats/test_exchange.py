@@ -6,16 +6,20 @@ import csv
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import foreign
 import pytest
 from command import simcoll
 from foreign import brought
 
+import simcoll as api
 from simcoll.config.yaml_tree import shipped
 from simcoll.errors import InputError
 from simcoll.formats.measured import parse_measured
 from simcoll.prediction.result_rows import read as read_results
+from simcoll.scenario import scenario_files
+from simcoll.topology import topology_builder
 
 
 def test_single_runs_and_nothing_of_the_environment():
@@ -71,12 +75,101 @@ def test_drawings_hold_every_gpu():
     assert drawn.count("{") == drawn.count("}") and all(f'"node0.gpu{i}"' in drawn for i in range(8))
 
 
+MACHINES = [
+    {"system": "hgx-h100", "nodes": 2},
+    {"system": "gb200-nvl72"},
+    {"system": "a100-pcie"},
+    {"fabric": "fat-tree", "hosts": 8, "spines": 2, "link": {"bandwidth": "3 GB/s", "latency": "1.23456 us"}},
+    {"fabric": "torus", "hosts": 6, "dims": [2, 3], "link": {"bandwidth": "50 GB/s", "latency": "333333 ps"}},
+]
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: next(iter(machine.values())))
+def test_graphml_reads_back(machine: dict[str, Any], tmp_path: Path):
+    """Devices, links, rates, latencies to the picosecond and ways are there again; so are they after networkx has read
+    the file and written it."""
+    import networkx as nx
+
+    topology = api.load({"topology": machine, "collective": "all_reduce", "size": "8 B"})[0].scenario.topology
+    built = topology_builder.build(topology)
+    (tmp_path / "ours.yaml").write_text(topology_builder.dump(built), encoding="utf-8")
+    ours, again, made = tmp_path / "ours.graphml", tmp_path / "again.graphml", tmp_path / "made.yaml"
+    assert simcoll("export", tmp_path / "ours.yaml", "--to", "graphml", "-o", ours).status == 0
+    nx.write_graphml(nx.read_graphml(ours), again)
+    for file in (ours, again):
+        assert simcoll("import", file, "-o", made).status == 0
+        found = topology_builder.dump(topology_builder.build(scenario_files.topology_spec(str(made))))
+        assert (
+            found.partition("\n")[2] == topology_builder.dump(built).partition("\n")[2]
+        )  # but for the name, the file's
+
+
+def test_a_graph_of_networkx_is_a_machine(tmp_path: Path):
+    """An undirected graph with texts for rates is a machine; what it does not say is said, what it lacks refused."""
+    made, done = brought(tmp_path, foreign.GRAPHML)
+    found = topology_builder.build(scenario_files.topology_spec(str(made)))
+    to, back = found.link("s", "a"), found.link("a", "s")
+    assert (len(found.links), to.bandwidth, back.latency_ps) == (4, 25 * 10**9, 500_000)
+    assert "the shortest ways" in done.out + done.err and "left out: x" in done.out + done.err
+    for lost, problem in (('<data key="l">5e-07</data>', "has no link"), ('<data key="k">host</data>', "has no kind")):
+        (tmp_path / "odd.graphml").write_text(foreign.GRAPHML.replace(lost, ""), encoding="utf-8")
+        odd = simcoll("import", tmp_path / "odd.graphml", "-o", tmp_path / "odd.yaml")
+        assert odd.status == 2 and problem in odd.err and re.search(r"odd.graphml:\d+:5: ", odd.err)
+
+
+_NODE = '<key id="n" for="node" attr.name="node" attr.type="int"/>\n  <graph '
+_HOST = '<data key="k">host</data><data key="x">0.5</data>'
+_EDGE = '<edge source="b" target="s">'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (_HOST, f'{_HOST}<data key="n">-4</data>', "8:5: device 'a': node -4 is no node number"),
+        (_HOST, f'{_HOST}<data key="n">fast</data>', "8:67: a: node is 'fast', and its key says int"),
+        (_HOST, '<data key="k"> </data>', "8:5: device 'a' has no kind"),
+        ('<node id="b"', '<node id=" "', "9:5: a device is named ' '"),
+        (
+            "5e-07</data></edge>\n  </g",
+            "soon</data></edge>\n  </g",
+            "12:61: b->s: latency is 'soon'",
+        ),
+        ("25 GB/s", "0 GB/s", "11:5: a->s: a link cannot have a bandwidth of 0"),
+        ("25 GB/s", "fast", "11:5: a->s: a link's bandwidth: 'fast' is not a bandwidth"),
+        (_EDGE, '<edge source="b" target="q">', "12:5: device 'q' has no kind"),
+        (_EDGE, '<edge source="s" target="a">', "12:5: 2 links from "),
+    ],
+)
+def test_mistakes_of_a_graph_stand_at_their_line(old: str, new: str, said: str, tmp_path: Path):
+    """What no topology can be is refused at the node, the edge or the value, and nothing is written."""
+    file = tmp_path / "odd.graphml"
+    text = foreign.GRAPHML.replace("<graph ", _NODE)
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    odd = simcoll("import", file, "-o", tmp_path / "odd.yaml")
+    assert (odd.status, odd.err.count("\n")) == (2, 1) and odd.err.startswith(f"{file}:{said}")
+    assert not (tmp_path / "odd.yaml").exists()
+
+
+def test_arrow_and_parquet(results: Path, tmp_path: Path):
+    """Rows as an Arrow table keep their numbers, by the PyCapsule interface and in a Parquet file."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = api.run(api.load("quickstart", ["algorithm=[ring, tree]", "size=1 MiB"]))
+    table = pyarrow.RecordBatchReader.from_stream(rows).read_all()
+    assert table.column("time_us").to_pylist() == [row["time_us"] for row in rows]
+    assert simcoll("export", results, "--to", "parquet", "-o", tmp_path / "r.parquet").status == 0
+    assert parquet.read_table(tmp_path / "r.parquet").num_rows == 9
+    rows.to_parquet(tmp_path / "s.parquet")
+    assert parquet.read_table(tmp_path / "s.parquet").equals(table)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["all_reduce/ring", "--to", "msccl"], "the number of ranks is missing; add --ranks N"),
         (["all_reduce/ring", "--to", "mscl", "--ranks", 4], "'mscl' is no format; did you mean 'msccl'?"),
-        (["hgx-h100", "--to", "msccl", "--ranks", 4], "'hgx-h100' is not COLLECTIVE/ALGORITHM"),
+        (["hgx-h100", "--to", "goal", "--ranks", 4], "'hgx-h100' is not COLLECTIVE/ALGORITHM"),
+        (["all_reduce/ring", "--to", "goal", "--ranks", 4, "--size", "8"], "--size: '8' has no unit"),
         (["nowhere.csv", "--to", "nccl-tests"], "nowhere.csv: cannot be read"),
     ],
 )

@@ -14,9 +14,10 @@ from foreign import brought, read
 from hypothesis import given
 from hypothesis import strategies as st
 
+import simcoll as api
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, RefusedError
-from simcoll.formats.schedules import msccl_writer, schedule_json
+from simcoll.formats.schedules import goal, msccl, msccl_writer, mscclpp, schedule_json
 from simcoll.schedule import algorithms, registry
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.schedule.schedule import Schedule
@@ -52,22 +53,26 @@ def test_what_is_exported_comes_back(which: str, name: str, n: int):
             schedule = algorithms.build(which, name, n, root=root, agents=int(entry.needs_agent))
         except RefusedError:
             continue
+        for writer, reader in ((msccl_writer.dump, msccl), (lambda s: goal.dump(s, 1 << 20), goal)):
+            try:
+                text = writer(schedule)
+            except RefusedError as error:
+                none = ("barrier", "send_recv", "moe_dispatch", "moe_combine")
+                held = which not in none and name not in ("nvls", "nvls_tree", "ring_unchunked")
+                assert not held and "; " in str(error)
+                continue
+            assert read(text, reader) == schedule
         assert schedule_json.parse(schedule_json.dump(schedule), "x") == schedule
-        try:
-            text = msccl_writer.dump(schedule)
-        except RefusedError as error:
-            none = ("barrier", "send_recv", "moe_dispatch", "moe_combine")
-            held = which not in none and name not in ("nvls", "nvls_tree", "ring_unchunked")
-            assert not held and "; " in str(error)
-            continue
-        assert read(text) == schedule
 
 
 @pytest.mark.parametrize("name", ["all_gather/bruck", "all_reduce/halving_doubling", "scatter/binomial"])
 def test_a_message_of_several_chunks_is_one_operation(name: str):
-    """MSCCL has a step for each run of chunks, which is read as one message even without the places that we write into
-    it."""
+    """GOAL has a send for each message, with the bytes of all its chunks. MSCCL has a step for each run of chunks,
+    which is read as one message even without the places that we write into it."""
     schedule = algorithms.build(*name.split("/"), 8)
+    sent = [int(size) for size in re.findall(r"send ([0-9]+)b", goal.dump(schedule, 8 << 10))]
+    assert len(sent) == schedule.messages
+    assert sum(sent) == int(schedule.count[schedule.src != schedule.dst].sum()) * (8 << 10) // schedule.n_chunks
     found = read(re.sub(r' at="[\d.]+"', "", msccl_writer.dump(schedule)))
     assert found.messages == int((schedule.src != schedule.dst).sum()) < found.by_slot().count.sum()
 
@@ -191,6 +196,88 @@ def test_programs_of_one_name_are_told_apart_by_their_numbers(tmp_path: Path):
         )
 
 
+def test_groups_of_thread_blocks_move_each_chunk_once():
+    """What thread blocks do together, each with its share, is what one of them would do alone."""
+    alone = foreign.plan()
+    together = json.loads(json.dumps(alone))
+    for gpu in together["gpus"]:
+        (block,) = gpu["threadblocks"]
+        gpu["threadblocks"] = [
+            {**block, "id": i, "ops": [{**op, "tbg_info": {"tb_id": i, "tbg_size": 3}} for op in block["ops"]]}
+            for i in range(3)
+        ]
+    assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+    together = json.loads(json.dumps(together))
+    for gpu in together["gpus"]:  # each block has its own list of channels, and of buffers
+        last = gpu["threadblocks"][2]
+        last["channels"][0]["channel_ids"], last["remote_buffer_refs"][0]["remote_buffer_ids"] = [1, 0], [1, 0]
+        for op in last["ops"]:
+            op["dst_buff"] = [
+                {**to, "buffer_id": 1 - to["buffer_id"]} if "buffer_id" in to else to for to in op["dst_buff"]
+            ]
+    assert read(json.dumps(together), mscclpp) == read(json.dumps(alone), mscclpp)
+    together["gpus"][1]["threadblocks"].pop()
+    with pytest.raises(
+        InputError, match=r"gpus\.1\.threadblocks\.0\.ops\.0: 3 thread blocks share this operation, but only 2 reach"
+    ):
+        read(json.dumps(together), mscclpp)
+
+
+def test_semaphores_begin_as_the_plan_says():
+    """What a semaphore lets through at first is in the file; where nothing does, its thread block waits for ever."""
+    plan = json.loads(json.dumps(foreign.gather_plan()))
+    for gpu in plan["gpus"]:
+        gpu["semaphores"] = [{"init_value": 1}]
+        gpu["threadblocks"][0]["ops"].insert(0, {"name": "sem_acquire", "semaphore_ids": [0]})
+    assert read(json.dumps(plan), mscclpp) == read(json.dumps(foreign.gather_plan()), mscclpp)
+    plan["gpus"][0]["semaphores"] = [{"init_value": 0}]
+    with pytest.raises(InputError, match=r"gpus\.0\.threadblocks\.0\.ops\.0: sem_acquire waits here for ever"):
+        read(json.dumps(plan), mscclpp)
+
+
+def test_plans_of_another_form_are_refused_with_their_place():
+    """A plan as older versions wrote them, a channel that nobody lists, a key that is missing."""
+    plan = json.loads(json.dumps(foreign.switched_plan()))
+    plan["gpus"][1]["channels"] = plan["gpus"][1]["channels"][:1]
+    with pytest.raises(
+        InputError, match=r"gpus\.1\.threadblocks\.0: it names a channel or a buffer that the plan does not list"
+    ):
+        read(json.dumps(plan), mscclpp)
+    plan = json.loads(json.dumps(foreign.switched_plan()))
+    del plan["gpus"][0]["threadblocks"][0]["ops"][2]["src_buff"][0]["switch_channel_id"]
+    with pytest.raises(InputError, match=r"gpus\.0\.threadblocks\.0\.ops\.2: 'switch_channel_id' is missing"):
+        read(json.dumps(plan), mscclpp)
+    with pytest.raises(InputError, match="older form; make it anew"):
+        read(json.dumps(plan).replace("input_chunks", "inputChunks"), mscclpp)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_loads_and_stores_by_a_switch_take_what_they_must(together: bool, tmp_path: Path):
+    """NVLink SHARP: a rank sends all its S bytes to be summed and its own sum, S/n, to be stored, and receives as much;
+    without overheads a large buffer takes (n + 1)/n of what a switch that keeps the sums would take."""
+    n = 4
+    found = read(json.dumps(foreign.switched_plan(n, together)), mscclpp)
+    assert (found.agents, found.messages) == (1, n * (2 * n + 2))
+    for column in (found.src, found.dst):
+        assert [int((column == rank).sum()) for rank in range(n)] == [n + 1] * n
+    path, _ = brought(tmp_path, json.dumps(foreign.switched_plan(n, together)))
+    asked = {"size": "4 GiB", "ranks": n, "profile": "ideal"}
+    plan, kept = api.run("all_reduce", on="hgx-h100", algorithm=[str(path), "nvls"], **asked)["time_us"]
+    assert plan / kept == pytest.approx((n + 1) / n, rel=0.01)
+    with pytest.raises(RefusedError, match="reduce and reach every rank, and the machine has none; take"):
+        api.predict("all_reduce", on="mi300x", algorithm=str(path), **asked)
+
+
+def test_a_pipelined_loop_is_its_body():
+    """Chunks that are moved in pieces are moved."""
+    plan = json.loads(json.dumps(foreign.gather_plan()))
+    for gpu in plan["gpus"]:
+        for block in gpu["threadblocks"]:
+            context = {"unit_size": 2**20, "num_chunks": 3}
+            block["ops"] = [{"name": "pipeline", "iter_context": context, "ops": block["ops"]}]
+    assert read(json.dumps(plan), mscclpp) == read(json.dumps(foreign.gather_plan()), mscclpp)
+
+
 def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
     """Buffers of their own, scratch, local copies and reductions, several channels, counts: proved, and in place where
     that does the same."""
@@ -201,7 +288,9 @@ def test_out_of_place_and_scratch_are_mapped(tmp_path: Path):
 
 
 def test_buffers_of_one_block_are_the_ranks_own():
-    """The output of a reduce_scatter, out of place, is block r of rank r."""
+    """The input of an all_gather and the output of a reduce_scatter, out of place, are block r of rank r."""
+    found = read(json.dumps(foreign.gather_plan()), mscclpp)
+    assert (found.collective, found.n_steps, found.messages) == ("all_gather", 1, 6)
     found = read(foreign.SCATTERED)
     assert [str(row) for row in found] == ["step 0: chunk 1: 0→1 reduce", "step 0: chunk 0: 1→0 reduce"]
 
@@ -229,6 +318,16 @@ def test_a_missing_wait_is_found():
     wrong = text[: said[0].start()] + 'depid="-1" deps="-1"' + text[said[0].end() :]
     with pytest.raises(InputError, match="which thread block is quicker, so a wait is missing"):
         read(wrong)
+
+
+def test_goal_of_others_is_read_with_its_collective(tmp_path: Path):
+    """Who talks to whom, with whole buffers: proved as the collective that is named; without one it is refused."""
+    (tmp_path / "g").write_text(foreign.GOAL)
+    assert "name its collective with --collective" in simcoll("import", tmp_path / "g", "-o", tmp_path / "o.json").err
+    done = simcoll("import", tmp_path / "g", "--collective", "allreduce", "-o", tmp_path / "o.json")
+    assert done.status == 0 and "proved: 4 steps, 6 messages" in done.out
+    assert "1 computations are left out" in done.out
+    assert simcoll("verify", "--schedule", tmp_path / "o.json").status == 0
 
 
 def test_a_scenario_says_what_does_not_fit(tmp_path: Path):

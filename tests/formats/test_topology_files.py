@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from command import simcoll
 from foreign import brought
 
+from simcoll.config import yaml_tree
 from simcoll.errors import InputError, SimcollError
 from simcoll.formats import importers
-from simcoll.formats.topologies import nccl_xml, nvidia_smi
+from simcoll.formats.topologies import infragraph, nccl_xml, nvidia_smi
 from simcoll.scenario import scenario_files
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
@@ -137,6 +139,23 @@ def test_gpus_that_are_processors_too_have_no_pcie_width():
     text = foreign.TOPOLOGY.replace('link_width="16"', 'link_width="255"')
     assert text != foreign.TOPOLOGY
     assert nccl_xml.read_topology(text, "x").links == nccl_xml.read_topology(foreign.TOPOLOGY, "x").links
+
+
+def test_infragraph_may_have_a_name_on_top():
+    """All keys below `infrastructure:` are the same machine."""
+    below = "infrastructure:\n" + re.sub(r"(?m)^(?=.)", "  ", foreign.INFRAGRAPH)
+    assert infragraph.read(below, "x").document("x") == infragraph.read(foreign.INFRAGRAPH, "x").document("x")
+
+
+@pytest.mark.parametrize("on_top", [True, False])
+def test_infragraph_on_one_line_is_known(on_top: bool, tmp_path: Path):
+    """JSON as programs write it, with nothing at the start of a line, is read as the indented file is."""
+    keys = yaml_tree.parse(foreign.INFRAGRAPH, "x").plain()
+    (tmp_path / "one.json").write_text(json.dumps({"infrastructure": keys} if on_top else keys))
+    (tmp_path / "many.yaml").write_text(foreign.INFRAGRAPH)
+    names = ("one.json", "many.yaml")
+    one, many = (simcoll("import", tmp_path / name, "-o", tmp_path / f"{name}.yaml") for name in names)
+    assert (one.status, one.out.splitlines()[1:]) == (many.status, many.out.splitlines()[1:])
 
 
 @pytest.mark.parametrize("change", ["spaces", "plain", "crlf"])
@@ -304,6 +323,18 @@ def test_graphs_of_one_node_bring_no_nics(tmp_path: Path):
     assert found.status == 2 and "has no NICs" in found.err
 
 
+def test_infragraph_is_expanded(tmp_path: Path):
+    """Instances, components, devices in devices and slices; speeds where links have them, others told."""
+    path, done = brought(tmp_path, foreign.INFRAGRAPH)
+    found = topology_of(path)
+    assert found.nodes == 2 and len(found.ranks) == 4
+    link = found.graph.edges["server0.xpu1", "server0.nvsw0"]["link"]
+    assert (link.bandwidth, link.latency_ps) == (200 * 10**9, 300_000)  # two chips are one device
+    assert found.graph.edges["server1.card1.nic0", "switch0.port3"]["link"].bandwidth == 25 * 10**9
+    assert "link 'pcie' (pcie) has no bandwidth" in done.out
+    assert simcoll("predict", "all_reduce", "--on", path, "--size", "1 MiB").status == 0
+
+
 MISTAKES = [
     (foreign.MATRIX, "PXB\tSYS\tNODE\t0-31\t0\t\tN/A\nGPU1", "PXX\tSYS\tNODE\t0-31\t0\t\tN/A\nGPU1",
      "x:2:25: 'PXX' is no connection of devices; cells are X, NV#"),
@@ -320,6 +351,15 @@ MISTAKES = [
     (foreign.RING, 'srcoff="3"', 'srcoff="9"', "chunk 9 of buffer 'i', which has 4; mend offset or cnt"),
     (foreign.RING, 'coll="allreduce"', 'coll="custom"', "coll='custom' is no collective"),
     (foreign.RING, 'cnt="1"', 'cnt="2"', "receives 1 chunks, and 2 are sent"),
+    (foreign.GOAL, "s requires g", "s requires h", "x:22:1: there is no 'h' above"),
+    (foreign.GOAL, "recv 1024b from 3", "recv 1024b from 4", "x:20:1: '4' is no number from 0 to 3"),
+    (foreign.GOAL, "send 1024b to 3 tag 9", "send 1024b to 3 tag 8", "rank 3 waits here for ever"),
+    (foreign.INFRAGRAPH, "scheme: many2many", "scheme: all2all", "x:14:5: scheme 'all2all' is not known"),
+    (json.dumps(foreign.plan()), '"repkt"', '"glrex"', "operation 'glrex' cannot be mapped to transfers of chunks"),
+    (json.dumps(foreign.switched_plan()), '"glres"', '"put"', "ops.2: operation 'put' cannot be mapped"),
+    (json.dumps(foreign.switched_plan()), '[0, 1, 2, 3]', '[0]', "a switch joins two or more ranks, not [0]"),
+    (json.dumps(foreign.switched_plan()), '[0, 1, 2, 3]', '[0, 1, 2]', "does not do what its collective promises"),
+    (json.dumps(foreign.gather_plan()), '"signal"', '"nop"', "wait waits here for ever"),
     (foreign.TESTS_JSON, '"args"', '"rags"', "x:1:1: the file does not say which collective this is; give collective"),
     (foreign.OSU, "", "", "x:3:1: the file does not say how many ranks took part; give ranks=N, with --where ranks=N"),
     ("hello", "", "", "x: the kind of this file is not recognised; give nvidia-smi topo -m"),
@@ -330,5 +370,9 @@ MISTAKES = [
 def test_mistakes_are_named_where_they_are(text: str, old: str, new: str, complaint: str):
     """A file with a mistake is refused with its place, what is wrong and what instead."""
     with pytest.raises(InputError) as caught:
-        importers.convert(text.replace(old, new, 1), "x", importers.ImportOptions())
+        importers.convert(text.replace(old, new, 1), "x", importers.ImportOptions(collective=_asked(text)))
     assert complaint in str(caught.value)
+
+
+def _asked(text: str) -> str | None:
+    return "all_reduce" if text == foreign.GOAL else None

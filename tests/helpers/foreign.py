@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import networkx as nx
 from command import Outcome, simcoll
 
 from simcoll.formats import importers
-from simcoll.formats.schedules import schedule_json
+from simcoll.formats.schedules import msccl, schedule_json
 from simcoll.nccl.protocols import nvlink_GBps
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.machine_files import read_shipped, template
@@ -184,6 +185,45 @@ GRAPH: Final = """\
   </graph>
 </graphs>
 """
+INFRAGRAPH: Final = """\
+name: two servers and a switch
+devices:
+- name: server
+  components:
+  - {choice: cpu, count: 1, name: cpu}
+  - {choice: xpu, count: 2, name: xpu}
+  - {choice: switch, count: 2, name: nvsw}
+  - {choice: device, count: 2, name: card}
+  links:
+  - {name: pcie}
+  - name: nvlink
+    physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 100}, latency: {choice: ns, ns: 300}}
+  edges:
+  - {ep1: {component: xpu}, ep2: {component: nvsw}, link: nvlink, scheme: many2many}
+  - {ep1: {component: xpu}, ep2: {component: 'cpu[0]'}, link: pcie, scheme: many2many}
+  - {ep1: {component: 'card[0:2].nic'}, ep2: {component: 'cpu[0]'}, link: pcie, scheme: many2many}
+- name: card
+  components:
+  - {choice: nic, count: 1, name: nic}
+- name: switch
+  components:
+  - {choice: port, count: 4, name: port}
+  - {choice: cpu, count: 1, name: asic}
+  links: [{name: ic}]
+  edges:
+  - {ep1: {component: asic}, ep2: {component: port}, link: ic, scheme: many2many}
+instances:
+- {name: server, device: server, count: 2}
+- {name: switch, device: switch, count: 1}
+links:
+- name: wire
+  physical: {bandwidth: {choice: gigabits_per_second, gigabits_per_second: 200}}
+edges:
+- {ep1: {instance: 'server[0]', component: 'card[:].nic'}, ep2: {instance: 'switch[0]', component: 'port[0:2]'},
+   link: wire, scheme: one2one}
+- {ep1: {instance: 'server[1]', component: 'card[:].nic'}, ep2: {instance: 'switch[0]', component: 'port[2:]'},
+   link: wire, scheme: one2one}
+"""
 
 
 def _step(number: int, kind: str, src: str, dst: str, waits: tuple[int, int] = (-1, -1), count: int = 1) -> str:
@@ -260,6 +300,146 @@ SCATTERED: Final = _scattered()
 RING, ALL_PAIRS, LEADER = _ring(), _all_pairs(), _leader()
 
 
+def plan(n: int = 3) -> dict[str, object]:
+    """An all_reduce of MSCCL++ by packets, in place: scatter, reduce, gather."""
+    gpus = []
+    for rank in range(n):
+        peers = [peer for peer in range(n) if peer != rank]
+
+        def piece(buffer: str, index: int) -> dict[str, object]:
+            return {"type": buffer, "index": index, "size": 1}
+
+        ops: list[dict[str, object]] = []
+        for j, peer in enumerate(peers):
+            to = [{"buffer_id": j, "index": rank, "size": 1}]
+            ops.append({"name": "ppkt", "src_buff": [piece("i", peer)], "dst_buff": to, "channel_type": "memory"})
+        scratch = [piece("s", peer) for peer in peers]
+        ops.append({"name": "repkt", "src_buff": [piece("i", rank), *scratch], "dst_buff": [piece("i", rank)]})
+        to = [{"buffer_id": j, "index": n + rank, "size": 1} for j in range(n - 1)]
+        ops.append({"name": "ppkt", "src_buff": [piece("i", rank)], "dst_buff": to, "channel_type": "memory"})
+        ops += [{"name": "upkt", "src_buff": [piece("s", n + p)], "dst_buff": [piece("i", p)]} for p in peers]
+        all_of_them = list(range(n - 1))
+        block = {
+            "id": 0,
+            "ops": ops,
+            "channels": [{"channel_type": "memory", "channel_ids": all_of_them}],
+            "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": all_of_them}],
+        }
+        gpus.append(
+            {
+                "id": rank,
+                "input_chunks": n,
+                "output_chunks": n,
+                "scratch_chunks": 2 * n,
+                "channels": [{"channel_type": "memory", "connected_to": peers}],
+                "remote_buffers": [{"rank": p, "type": "s", "access_channel_types": ["memory"]} for p in peers],
+                "threadblocks": [block],
+            }
+        )
+    return {"name": "packets", "collective": "allreduce", "protocol": "LL", "inplace": True, "gpus": gpus}
+
+
+def gather_plan(n: int = 3) -> dict[str, object]:
+    """An all_gather of MSCCL++ by put, signal and wait, out of place."""
+    gpus = []
+    for rank in range(n):
+        peers, them = [peer for peer in range(n) if peer != rank], list(range(n - 1))
+        own = [{"type": "i", "index": 0, "size": 1}]
+        ops: list[dict[str, object]] = [
+            {"name": "put", "src_buff": own, "channel_ids": [j], "channel_type": "memory",
+             "dst_buff": [{"buffer_id": j, "index": rank, "size": 1}]}
+            for j in them
+        ]  # fmt: skip
+        ops += [
+            {"name": "copy", "src_buff": own, "dst_buff": [{"type": "o", "index": rank, "size": 1}]},
+            {"name": "signal", "channel_ids": them, "channel_type": "memory"},
+            {"name": "wait", "channel_ids": them, "channel_type": "memory"},
+        ]
+        block = {
+            "id": 0,
+            "ops": ops,
+            "channels": [{"channel_type": "memory", "channel_ids": them}],
+            "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": them}],
+        }
+        remote = [{"rank": p, "type": "o", "access_channel_types": ["memory"]} for p in peers]
+        gpus.append(
+            {"id": rank, "input_chunks": 1, "output_chunks": n, "scratch_chunks": 0, "remote_buffers": remote,
+             "channels": [{"channel_type": "memory", "connected_to": peers}], "threadblocks": [block]}
+        )  # fmt: skip
+    return {"name": "puts", "collective": "allgather", "protocol": "Simple", "inplace": False, "gpus": gpus}
+
+
+def switched_plan(n: int = 4, together: bool = True) -> dict[str, object]:
+    """An all_reduce of MSCCL++ through a switch: each rank sums one chunk of all ranks, and stores it to all of them.
+    Either `together`, or by way of scratch."""
+    gpus = []
+    for rank in range(n):
+        peers, them = [peer for peer in range(n) if peer != rank], list(range(n - 1))
+        joined = [{"switch_channel_id": 0, "index": rank, "size": 1}]
+        kept = [{"type": "s", "index": 0, "size": 1}]
+        switch = {"channel_ids": [0], "channel_type": "switch"}
+        turn: list[dict[str, object]] = [
+            {"name": "signal", "channel_ids": them, "channel_type": "memory"},
+            {"name": "wait", "channel_ids": them, "channel_type": "memory"},
+        ]
+        loads: list[dict[str, object]] = [
+            {"name": "glre", "src_buff": joined, "dst_buff": kept, "reduce_op": "sum", **switch},
+            {"name": "gstore", "src_buff": kept, "dst_buff": joined, **switch},
+        ]
+        if together:
+            loads = [{"name": "glres", "src_buff": joined, "dst_buff": joined, "reduce_op": "sum", **switch}]
+        block = {
+            "id": 0,
+            "ops": [*turn, *loads, *turn],
+            "channels": [
+                {"channel_type": "memory", "channel_ids": them},
+                {"channel_type": "switch", "channel_ids": [0]},
+            ],
+        }
+        group = {"size": n, "ranks": list(range(n))}
+        channels = [
+            {"channel_type": "memory", "connected_to": peers},
+            {"channel_type": "switch", "buffer_type": "i", "rank_groups": [group]},
+        ]
+        gpus.append(
+            {"id": rank, "input_chunks": n, "output_chunks": n, "scratch_chunks": 1, "channels": channels,
+             "threadblocks": [block]}
+        )  # fmt: skip
+    return {"name": "switched", "collective": "allreduce", "protocol": "Simple", "inplace": True, "gpus": gpus}
+
+
+GOAL: Final = """\
+num_ranks 4
+
+rank 0 {
+r1: recv 1024b from 1 tag 5 cpu 0 nic 0
+c1: calc 100
+r2: recv 1024b from 2 tag 5
+s1: send 1024b to 2 tag 9
+c1 requires r1
+s1 requires r2
+s1 irequires c1
+s2: send 1024b to 1 tag 9
+s2 requires r2
+s2 requires c1
+}
+rank 1 {
+s: send 1024b to 0 tag 5
+r: recv 1024b from 0 tag 9
+}
+rank 2 {
+g: recv 1024b from 3 tag 5
+s: send 1024b to 0 tag 5
+s requires g
+r: recv 1024b from 0 tag 9
+f: send 1024b to 3 tag 9
+f requires r
+}
+rank 3 {
+s: send 1024b to 2 tag 5
+r: recv 1024b from 2 tag 9
+}
+"""
 TESTS: Final = """\
 # nThread 1 nGpus 2 minBytes 1024 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 graph: 0
 # Using devices
@@ -451,12 +631,29 @@ Options:     processes=4, inputs=1, threads=1
     ),
 }  # fmt: skip
 
+GRAPHML: Final = """\
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+  <key id="k" for="node" attr.name="kind" attr.type="string"/>
+  <key id="x" for="node" attr.name="x" attr.type="double"/>
+  <key id="b" for="edge" attr.name="bandwidth" attr.type="string"/>
+  <key id="l" for="edge" attr.name="latency" attr.type="double"/>
+  <graph edgedefault="undirected">
+    <node id="a"><data key="k">host</data><data key="x">0.5</data></node>
+    <node id="b"><data key="k">host</data></node>
+    <node id="s"><data key="k">switch</data></node>
+    <edge source="a" target="s"><data key="b">25 GB/s</data><data key="l">5e-07</data></edge>
+    <edge source="b" target="s"><data key="b">25 GB/s</data><data key="l">5e-07</data></edge>
+  </graph>
+</graphml>
+"""
 
 FILES: Final[dict[str, str]] = {
     "nvidia-smi": MATRIX, "nvidia-smi, old": OLD_MATRIX, "nvidia-smi, mesh": MESH,
     "rocm-smi": rocm_smi(4), "topology": TOPOLOGY, "skeleton": SKELETON, "graph": GRAPH,
-    "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
+    "infragraph": INFRAGRAPH, "graphml": GRAPHML, "msccl ring": RING, "msccl pairs": ALL_PAIRS, "msccl leader": LEADER,
     "msccl half": SCATTERED,
+    "mscclpp": json.dumps(plan(), indent=1), "mscclpp gather": json.dumps(gather_plan(), indent=1),
+    "mscclpp switch": json.dumps(switched_plan(), indent=1), "goal": GOAL,
     "nccl-tests": TESTS, "nccl-tests json": TESTS_JSON, "rccl-tests": RCCL_LINES,
     "rccl-tests csv": RCCL_CSV, "osu": OSU, "imb": IMB, "deepspeed": TABLES["DeepSpeed's log"][0],
     "csv": CSV,
@@ -465,14 +662,15 @@ MORE: Final[dict[str, list[str]]] = {
     "nvidia-smi": ["--assume", "dgx-a100"], "nvidia-smi, mesh": ["--assume", "hgx-a100-4"],
     "nvidia-smi, old": ["--assume", "dgx1-v100"], "rocm-smi": ["--assume", "mi300x"],
     "skeleton": ["--assume", "dgx-a100"], "graph": ["--assume", "l40s-pcie"],
-    "osu": ["--set", "ranks=4"],
+    "goal": ["--collective", "all_reduce"], "osu": ["--set", "ranks=4"],
 }  # fmt: skip
 KINDS: Final[dict[str, str]] = {  # what `--as` calls them
     **dict.fromkeys(("nvidia-smi", "nvidia-smi, old", "nvidia-smi, mesh"), "nvidia-smi"), "rocm-smi": "rocm-smi",
     "topology": "nccl-topology",
     "skeleton": "nccl-topology",
-    "graph": "nccl-graph",
+    "graph": "nccl-graph", "infragraph": "infragraph", "graphml": "graphml", "goal": "goal",
     **{name: "msccl" for name in FILES if name.startswith("msccl ")},
+    **{name: "mscclpp" for name in FILES if name.startswith("mscclpp")},
     **dict.fromkeys(("nccl-tests", "nccl-tests json", "rccl-tests", "rccl-tests csv", "osu", "imb", "deepspeed", "csv"),
                     "measured"),
 }  # fmt: skip
@@ -489,6 +687,7 @@ def brought(folder: Path, text: str, *options: str) -> tuple[Path, Outcome]:
     return folder / f"made{suffix}", done
 
 
-def read(text: str) -> Schedule:
-    """The schedule of an MSCCL program."""
-    return schedule_json.parse(importers.convert(text, "x", importers.ImportOptions(), "msccl").text, "x")
+def read(text: str, reader: ModuleType = msccl) -> Schedule:
+    """The schedule of a text, by the reader of a format."""
+    kind = reader.__name__.rpartition(".")[2]
+    return schedule_json.parse(importers.convert(text, "x", importers.ImportOptions(), kind).text, "x")

@@ -26,6 +26,7 @@ HOMES = {  # library: where it may be imported
         "topology/",
         "synthesis/",
         "report/plot/topology.py",
+        "report/exports/topology_graphs.py",
         "formats/topologies/",
         "measurement/network_namespaces.py",
     ],
@@ -33,6 +34,8 @@ HOMES = {  # library: where it may be imported
     "rich": ["cli/"],
     "jinja2": ["report/html/elements.py"],
     "joblib": ["prediction/workers.py"],
+    "distributed": ["prediction/workers.py"],
+    "cloudpickle": ["prediction/workers.py"],
     "pandas": ["api/results.py"],
     "scipy": ["accuracy/fit/", "engine/link_usage.py", "prediction/replications.py", "synthesis/", "topology/graph.py"],
 }

@@ -12,17 +12,23 @@ import functools
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from simcoll.config import xml_tree
 from simcoll.config.input_files import ImportLog
 from simcoll.config.xml_tree import Element
-from simcoll.errors import ScheduleError
 from simcoll.formats.schedules import thread_programs
-from simcoll.formats.schedules.thread_programs import MOST_PLACES, MOST_RANKS, Hint, RecordedTransfers
+from simcoll.formats.schedules.thread_programs import (
+    MOST_RANKS,
+    THREADS,
+    BufferSlots,
+    Hint,
+    ImportedProgram,
+    RecordedTransfers,
+    plain,
+)
 from simcoll.schedule.collectives import collective
 from simcoll.schedule.names import collective_named
 from simcoll.schedule.schedule import Schedule
@@ -33,12 +39,8 @@ RECEIVES: Final = frozenset(("r", "rcs", "rrc", "rrs", "rrcs"))
 SENDS: Final = frozenset(("s", "rcs", "rrs", "rrcs"))
 _TYPES: Final = {name: name for name in (*RECEIVES, *SENDS, "cpy", "re", "nop")}
 _BUFFERS: Final = {"i": "i", "o": "o", "s": "s"}
-_ONE_BLOCK: Final = {"i": ("all_gather", "gather"), "o": ("reduce_scatter", "scatter")}  # buffers of one block only
-MOST_ROOTS: Final = 64  # most roots to try if a file names none
-_THREADS: Final = (
-    "thread blocks and channels are not kept: a transfer waits for its data and its channel; "
-    "with model.channels=per-peer what goes to different ranks goes at once, as thread blocks do"
-)
+
+
 _AT: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.1)?")  # step, row, and whether the row joins the row before it
 
 BufferPlace = tuple[str, int]  # a buffer and an offset in it, in chunks
@@ -71,16 +73,9 @@ class Thread:
 
 
 @dataclass
-class MscclProgram:
-    """The contents of an MSCCL file, before the program is executed. `sizes`: numbers of chunks of each buffer, at the
-    rank with most."""
+class MscclProgram(ImportedProgram):
+    """The contents of an MSCCL file, before the program is executed."""
 
-    name: str
-    collective: str
-    n: int
-    n_chunks: int
-    in_place: bool
-    sizes: Mapping[str, int]
     root: Element
     threads: dict[int, dict[int, Thread]] = field(default_factory=dict)
 
@@ -98,11 +93,7 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
     types = [op.kind for thread in program for op in thread.ops]
     counts = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types))
     notes.read.append(f"{program.collective} of {program.n} GPUs, {program.n_chunks} chunks, steps: {counts}")
-    if root.attributes.get("proto"):
-        notes.assume(
-            f"protocol {root.attributes['proto']} is not kept: a schedule has none, a scenario's `protocol` has"
-        )
-    notes.assume(_THREADS)
+    _tell(root, program, notes)
     truth = {"alias": program.in_place, "store": False, "order": 0}
     forms = [{"alias": a, "store": b, "order": 0} for a, b in itertools.product((True, False), repeat=2)]
     simpler = [form for form in forms[: forms.index(truth)] if form["alias"] or not truth["alias"]]
@@ -111,21 +102,19 @@ def read(text: str, source: str, asked: str | None, notes: ImportLog) -> Schedul
         build = functools.partial(_played, program, candidate)
         return thread_programs.proved(build, truth, simpler, sum(1 for _ in program))
 
-    rooted = collective(program.collective).rooted
-    candidates = range(min(program.n, MOST_ROOTS) if rooted else 1)
-    named = [root.whole("root", most=program.n - 1)] if "root" in root.attributes else candidates
-    schedule = _first_proved(made, named)
-    if rooted:
+    named = [root.whole("root", most=program.n - 1)] if "root" in root.attributes else None
+    schedule = thread_programs.first_proved(made, named or thread_programs.roots(program.collective, program.n))
+    if collective(program.collective).rooted:
         notes.read.append(f"root {schedule.root}")
     return schedule
 
 
-def _first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Schedule:
-    """Return the schedule for the first of `roots` for which it can be proved; else raises ScheduleError."""
-    for root in roots[:-1]:
-        with suppress(ScheduleError):
-            return made(root)
-    return made(roots[-1])
+def _tell(root: Element, program: MscclProgram, notes: ImportLog) -> None:
+    if root.attributes.get("proto"):
+        notes.assume(
+            f"protocol {root.attributes['proto']} is not kept: a schedule has none, a scenario's `protocol` has"
+        )
+    notes.assume(THREADS)
 
 
 # --- the file ---
@@ -141,13 +130,13 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
     ids = [gpu.whole("id", most=MOST_RANKS) for gpu in gpus]
     if sorted(ids) != list(range(n)):
         root.wrong(f"ngpus={n}, and ids of <gpu> are {ids[:8]}", "write one <gpu> for each id from 0")
-    sizes = {b: max(gpu.whole(f"{b}_chunks", "0", most=MOST_PLACES) for gpu in gpus) for b in _BUFFERS}
-    n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=MOST_PLACES)
+    sizes = {b: max(gpu.whole(f"{b}_chunks", "0", most=thread_programs.MOST_PLACES) for gpu in gpus) for b in _BUFFERS}
+    n_chunks = max(sizes["i"], sizes["o"]) or root.whole("nchunksperloop", least=1, most=thread_programs.MOST_PLACES)
     blocks = collective(name).blocks(n)
     if n_chunks % blocks:
         root.wrong(f"{n_chunks} chunks cannot be cut into {blocks} blocks", f"{name} needs a multiple of {blocks}")
     in_place = root.attributes.get("inplace", "0") == "1" or not (sizes["i"] and sizes["o"])
-    program = MscclProgram(_plain(root.attributes.get("name", "")), name, n, n_chunks, in_place, sizes, root)
+    program = MscclProgram(plain(root.attributes.get("name", ""), "imported"), name, n, n_chunks, in_place, sizes, root)
     for gpu, number in zip(gpus, ids, strict=True):
         for element in gpu.each("tb"):
             thread = _thread(element, number, n)
@@ -155,11 +144,6 @@ def _program(root: Element, asked: str | None) -> MscclProgram:
                 element.wrong(f"thread block {thread.number} stands twice", "number them from 0")
     _check_deps(program)
     return program
-
-
-def _plain(text: str) -> str:
-    """Return a name for results, with letters, digits, `_`, `-`, `.` only; `imported` if the text has none of them."""
-    return re.sub(r"[^\w.-]+", "_", text).strip("_")[:60] or "imported"
 
 
 def _thread(element: Element, gpu: int, n: int) -> Thread:
@@ -220,18 +204,19 @@ def _played(program: MscclProgram, root: int, form: Mapping[str, int]) -> Schedu
         src, dst, channel = next(way for way, sends in run.ways.items() if sends)
         problem = f"GPU {src} sends to {dst} on channel {channel}, but nobody receives it"
         program.root.wrong(problem, "add a receive for every send")
-    return run.schedule(root)
+    return run.where.schedule(run.moves, root=root, pipelined=program.root.attributes.get("pipelined") == "1")
 
 
 class _Interpreter:
-    """The state of an executed program: the transfers recorded so far, and the data in flight. If output and input are
-    no `alias`, the output is in scratch slots until it is copied at the end."""
+    """The state of an executed program: the transfers recorded so far, and the data in flight."""
 
     def __init__(self, program: MscclProgram, form: Mapping[str, int]):
-        self.program, self.alias, self.store = program, bool(form["alias"]), bool(form["store"])
-        self.moves, self.ways = RecordedTransfers(), PendingSends()
-        spare = program.n_chunks + program.sizes["s"] + (0 if self.alias else program.sizes["o"])
-        self.spare = [itertools.count(spare) for _ in range(program.n)]  # slots of results that are not stored
+        self.program, self.store = program, bool(form["store"])
+        self.where, self.moves = BufferSlots(program, bool(form["alias"])), RecordedTransfers()
+        self.ways: PendingSends = {}
+        self.spare = [
+            itertools.count(self.where.spare) for _ in range(program.n)
+        ]  # slots of results that are not stored
 
     def step(self, thread: Thread) -> bool:
         """Do the next step of a thread block; return False if it has to wait."""
@@ -262,38 +247,9 @@ class _Interpreter:
             moves.local(gpu, slots(op.src), slots(op.dst), op.kind == "re", op.hint)
         return True
 
-    def schedule(self, root: int) -> Schedule:
-        """Return the schedule of the executed program, with final copies of the output to the slots of the result."""
-        program, moves = self.program, self.moves
-        written = {(rank, slot) for rank, slots in zip(moves.dst, moves.written, strict=True) for slot in slots}
-        for rank in range(0 if self.alias else program.n):
-            for i in range(program.sizes["o"]):
-                slot = self._slot(rank, "o", i)
-                if (rank, slot) in written:
-                    moves.local(rank, [slot], [self._block(rank, "o") + i], False)
-        return moves.schedule(
-            collective=program.collective, algorithm=program.name, n=program.n, n_chunks=program.n_chunks, root=root,
-            pipelined=program.root.attributes.get("pipelined") == "1",
-        )  # fmt: skip
-
     def _slots(self, gpu: int, op: MscclOp, place: BufferPlace) -> list[int]:
         buffer, offset = place
-        size = self.program.sizes[buffer] or (self.program.n_chunks if buffer != "s" else 0)
-        if wrong := [chunk for chunk in range(offset, offset + op.chunks) if not 0 <= chunk < size]:
-            op.element.wrong(f"chunk {wrong[0]} of buffer {buffer!r}, which has {size}", "mend offset or cnt")
-        return [self._slot(gpu, buffer, offset + i) for i in range(op.chunks)]
-
-    def _slot(self, gpu: int, buffer: str, offset: int) -> int:
-        """Return the slot of a buffer's chunk."""
-        n_chunks, sizes = self.program.n_chunks, self.program.sizes
-        if buffer == "s":
-            return n_chunks + offset
-        if buffer == "o" and not self.alias:
-            return n_chunks + sizes["s"] + offset
-        return self._block(gpu, buffer) + offset
-
-    def _block(self, gpu: int, buffer: str) -> int:
-        """Return the slot at which a buffer begins: that of the GPU's own block if it holds no other, else 0."""
-        each = self.program.n_chunks // self.program.n
-        own = self.program.collective in _ONE_BLOCK[buffer] and 0 < self.program.sizes[buffer] <= each
-        return gpu * each if own else 0
+        try:
+            return [self.where.slot(gpu, buffer, offset + i) for i in range(op.chunks)]
+        except ValueError as error:
+            op.element.wrong(str(error), "mend offset or cnt")

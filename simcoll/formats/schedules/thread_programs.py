@@ -1,6 +1,6 @@
-"""Convert programs of thread blocks into schedules.
+"""Convert programs of thread blocks into schedules; all readers of other programs' schedules use this module.
 
-The reader executes a program in any order that the program allows, and records which rank reads and writes which slot.
+A reader executes its program in any order that the program allows, and records which rank reads and writes which slot.
 Data dependences then divide the transfers into steps: a value is read after it is written, and not after it is
 overwritten. Within a step all reads come before all writes. So a read and a later write may share one step.
 """
@@ -8,8 +8,10 @@ overwritten. Within a step all reads come before all writes. So a read and a lat
 from __future__ import annotations
 
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -17,12 +19,20 @@ import numpy as np
 
 from simcoll.errors import ScheduleError
 from simcoll.schedule import proof
+from simcoll.schedule.collectives import collective
 from simcoll.schedule.schedule import Schedule
 
 MOST_TRANSFERS: Final = 200_000  # most chunks that the transfers of an imported schedule move
 MOST_PLACES: Final = 2_000_000  # ranks times slots of an imported schedule
+MOST_ROOTS: Final = 64  # most roots to try if a file names none
 MOST_RANKS: Final = 4096  # more need too much memory and time for the proof and the steps
 MOST_BYTES: Final = 3 * 10**8  # memory for a proof with mixed chunks; proofs of other schedules need little memory
+
+THREADS: Final = (
+    "thread blocks and channels are not kept: a transfer waits for its data and its channel; "
+    "with model.channels=per-peer what goes to different ranks goes at once, as thread blocks do"
+)
+_ONE_BLOCK: Final = {"i": ("all_gather", "gather"), "o": ("reduce_scatter", "scatter")}  # buffers of one block only
 
 
 def check_size(ranks: int, slots: int) -> None:
@@ -100,6 +110,10 @@ class RecordedTransfers:
         if read != written:
             self.write(self.read(rank, read, hint), rank, written, reduce)
 
+    def follows(self, first: int, second: int) -> None:
+        """Require that transfer `second` is in no earlier step than transfer `first`, because one thread does both."""
+        self._after.append((first, second, 0))
+
     def schedule(self, **fields: Any) -> Schedule:
         """Return the schedule. Steps and rows are those of the hints, if every transfer has one and dependences allow
         them; else each transfer gets the earliest possible step. Raises ScheduleError."""
@@ -174,6 +188,69 @@ class RecordedTransfers:
         return order
 
 
+# --- buffers ---
+
+
+@dataclass
+class ImportedProgram:
+    """The contents of another program's file. `sizes`: numbers of chunks of each buffer, at the rank with most."""
+
+    name: str
+    collective: str
+    n: int
+    n_chunks: int
+    in_place: bool
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class BufferSlots:
+    """The slots of a program's buffers `i` (input), `o` (output) and `s` (scratch).
+
+    `alias`: input and output are one buffer. Otherwise the output is in scratch slots until it is copied at the end.
+    """
+
+    program: ImportedProgram
+    alias: bool
+
+    def slot(self, rank: int, buffer: str, offset: int) -> int:
+        """Return the slot of a buffer's chunk; raises ValueError if the buffer is smaller."""
+        sizes, n_chunks = self.program.sizes, self.program.n_chunks
+        size = sizes[buffer] or (n_chunks if buffer != "s" else 0)
+        if not 0 <= offset < size:
+            raise ValueError(f"chunk {offset} of buffer {buffer!r}, which has {size}")
+        if buffer == "s":
+            return n_chunks + offset
+        if buffer == "o" and not self.alias:
+            return n_chunks + sizes["s"] + offset
+        return self._block(rank, buffer) + offset
+
+    def _block(self, rank: int, buffer: str) -> int:
+        """Return the slot at which a buffer begins: that of the rank's own block if it holds no other, else 0."""
+        each = self.program.n_chunks // self.program.n
+        own = self.program.collective in _ONE_BLOCK[buffer] and 0 < self.program.sizes[buffer] <= each
+        return rank * each if own else 0
+
+    @property
+    def spare(self) -> int:
+        """The first slot beyond all buffers."""
+        sizes = self.program.sizes
+        return self.program.n_chunks + sizes["s"] + (0 if self.alias else sizes["o"])
+
+    def schedule(self, moves: RecordedTransfers, **fields: Any) -> Schedule:
+        """Return the schedule of an executed program, with final copies of the output to the slots of the result."""
+        program = self.program
+        written = {(rank, slot) for rank, slots in zip(moves.dst, moves.written, strict=True) for slot in slots}
+        for rank in range(0 if self.alias else program.n):
+            base = self._block(rank, "o")
+            for i in range(program.sizes["o"]):
+                slot = self.slot(rank, "o", i)
+                if (rank, slot) in written:
+                    moves.local(rank, [slot], [base + i], False)
+        shape = {"n": program.n, "n_chunks": program.n_chunks}
+        return moves.schedule(collective=program.collective, algorithm=program.name, **shape, **fields)
+
+
 # --- execution ---
 
 
@@ -243,3 +320,21 @@ def proved(build: Builder, truth: Variant, simpler: Iterable[Variant], threads: 
             continue
         return simplified
     return schedule
+
+
+def roots(name: str, n: int) -> Sequence[int]:
+    """Return the ranks that may be the root of a collective of n ranks if its file does not name the root, 0 first."""
+    return range(min(n, MOST_ROOTS) if collective(name).rooted else 1)
+
+
+def first_proved(made: Callable[[int], Schedule], roots: Sequence[int]) -> Schedule:
+    """Return the schedule for the first of `roots` for which it can be proved; else raises ScheduleError."""
+    for root in roots[:-1]:
+        with suppress(ScheduleError):
+            return made(root)
+    return made(roots[-1])
+
+
+def plain(text: str, otherwise: str) -> str:
+    """Return a name for results, with letters, digits, `_`, `-`, `.` only; `otherwise` if the text has none of them."""
+    return re.sub(r"[^\w.-]+", "_", text).strip("_")[:60] or otherwise

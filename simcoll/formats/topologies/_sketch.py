@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -152,6 +152,7 @@ class Sketch:
     as names."""
 
     pattern: LenderSystem
+    name: str = ""
     notes: ImportLog = field(default_factory=ImportLog)
     counts: Counter[str] = field(default_factory=Counter)
     links: dict[tuple[str, str], LinkText] = field(default_factory=dict)
@@ -205,15 +206,21 @@ class Sketch:
             self.counts == self.pattern.file.counts and {**ours, **{(v, u): x for (u, v), x in ours.items()}} == theirs
         )
 
-    def document(self, origin: str) -> str:
-        """Return the topology file as YAML, with a rule for the links of each speed; comments at its top give the
-        origin, the data read and the assumptions."""
-        remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
+    def rules(self, gpus: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the links as rules of a topology file, one rule for each speed; `gpus` get links to their memory."""
         by_speed = grouped(map(list, self.links), lambda pair: self.links[pair[0], pair[1]])
-        memory = [{"from": "gpu*", "to": "self", **_said(self.memory)}] if self.memory else []
-        rules = [*memory, *({**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items())]
-        keys = {"name": f"{self.pattern.name}-imported", **self.keys, "devices": dict(self.counts), "links": rules}
-        return "\n".join([*remarks, yaml_tree.dump(keys, inline=True)])
+        memory = [{"from": gpu, "to": "self", **_said(self.memory)} for gpu in gpus] if self.memory else []
+        return [*memory, *({**_said(speed), "pairs": pairs} for speed, pairs in by_speed.items())]
+
+    def document(self, origin: str) -> str:
+        """Return the topology file as YAML; comments at its top give the origin, the data read and the assumptions."""
+        remarks = [f"# Made by simcoll import of {origin}.", *(f"# {line}" for line in str(self.notes).splitlines())]
+        return "\n".join([*remarks, yaml_tree.dump(self.contents(), inline=True)])
+
+    def contents(self) -> dict[str, Any]:
+        """Return the keys of the topology file."""
+        name, rules = self.name or f"{self.pattern.name}-imported", self.rules(["gpu*"] if self.counts["gpu"] else [])
+        return {"name": name, **self.keys, "devices": dict(self.counts), "links": rules}
 
 
 def _said(speed: LinkText) -> dict[str, str]:

@@ -11,27 +11,28 @@ from typing import Any, Final
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError, did_you_mean
 from simcoll.formats.importers import read_bounded
-from simcoll.formats.schedules import msccl_writer, schedule_json
+from simcoll.formats.schedules import goal, msccl_writer, schedule_json
 from simcoll.prediction.result_rows import ResultRow, read, write_atomically
 from simcoll.report import schedule_view
-from simcoll.report.exports import chakra_graphs, graphviz, nccl_tables
+from simcoll.report.exports import chakra_graphs, nccl_tables, parquet, topology_graphs
 from simcoll.scenario import scenario_files
 from simcoll.schedule.names import Protocol
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology import topology_builder
 from simcoll.topology.graph import Topology
 
-Written = str | Mapping[str, bytes]  # the latter: several files, by the endings of their names
+Written = str | bytes | Mapping[str, bytes]  # the last: several files, by the endings of their names
 
 
 @dataclass(frozen=True)
 class Options:
-    """Settings of an export: `ranks`, `root`, `groups` (a number) and `protocol` of a schedule, `nodes` of a
-    topology."""
+    """Settings of an export. `ranks`, `root`, `groups` (a number) and `protocol` are for a schedule, `nodes` for a
+    topology, `nbytes` is the size of a schedule's buffer."""
 
     ranks: int | None = None
     root: int = 0
     nodes: int | None = None
+    nbytes: int = 1 << 20
     groups: int | None = None
     protocol: Protocol = "Simple"
 
@@ -116,9 +117,13 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any], algorithm: s
 
 FORMATS: Final[Mapping[str, Callable[[str, Options, ImportLog], Written]]] = {
     "msccl": lambda source, options, notes: msccl_writer.dump(_schedule(source, options), options.protocol, notes),
-    "graphviz": lambda source, options, _: graphviz.dump(_topology(source, options)),
+    "goal": lambda source, options, _: goal.dump(_schedule(source, options), options.nbytes),
+    "graphviz": lambda source, options, _: topology_graphs.graphviz(_topology(source, options)),
+    "graphml": lambda source, options, _: topology_graphs.graphml(_topology(source, options)),
+    "node-link": lambda source, options, _: topology_graphs.node_link(_topology(source, options)),
     "yaml": lambda source, options, _: topology_builder.dump(_topology(source, options)),
     "nccl-tests": lambda source, options, _: nccl_tables.tests(_rows(source)),
     "nccl-tuner": lambda source, options, notes: _tuner(source, notes),
     "chakra": lambda source, *_: chakra_graphs.dump(source),
+    "parquet": lambda source, options, _: parquet.dump(_rows(source)),
 }
