@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcoll.config.lru import LruCache
-from simcoll.config.numpy_helpers import Sets
+from simcoll.config.numpy_helpers import Array, Sets
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut, weights_of
 from simcoll.schedule.schedule import AnySchedule
@@ -119,6 +119,20 @@ def lower_bound(
         if sum(half.time_ps(nbytes) for half in halves) <= found + 1 and kind == "cuts":
             return LowerBound(found, "lp")  # reached by trees, if switches pass on as much as they get
     return LowerBound(found, kind)
+
+
+def bound_of_tokens(
+    topology: Topology, devices: Sequence[str], least: Callable[[Array], tuple[Sizes, Sizes]]
+) -> LowerBound:
+    """Return a lower bound for ranks that send tokens to experts. `least` gives the bytes that leave and enter sets of
+    ranks at least, (sets,), from which ranks are in each set, bool (sets, ranks)."""
+    places = tuple(devices)
+    cuts, latency = _once(_cuts, topology, places), _once(_latency_ps, topology, places, "all_to_all", 0)
+    inside = np.zeros((len(cuts.starts), cuts.n), np.bool_)
+    for each, ranks in zip(inside, cuts.blocks(), strict=True):
+        each[ranks] = True
+    ps = _slowest_ps(*least(inside), cuts)
+    return LowerBound(max(ps, latency), "cuts" if ps > latency else "latency")
 
 
 def _exact(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> Bound:
@@ -246,6 +260,10 @@ def _bandwidth_ps(
     blocks = contract.blocks(n)
     sizes = np.broadcast_to(cut(nbytes, n, blocks, itemsize, weights, blocks), (n, blocks))
     leave, enter = _CROSSING[schedule.collective](sizes, cuts, schedule.root)
+    return _slowest_ps(leave, enter, cuts)
+
+
+def _slowest_ps(leave: Sizes, enter: Sizes, cuts: Cuts) -> int:
     passing = set(zip(leave.tolist(), cuts.out.tolist(), strict=True))
     passing |= set(zip(enter.tolist(), cuts.into.tolist(), strict=True))
     return max(count * PS_PER_S // bandwidth if bandwidth else 0 for count, bandwidth in passing)

@@ -19,6 +19,7 @@ from simcoll.schedule import registry
 from simcoll.schedule.names import ALGORITHM_SPELLINGS, PROTOCOLS
 from simcoll.synthesis import synthesize
 from simcoll.units import format_size
+from simcoll.workload.expert_routing import BY_EXPERTS
 from simcoll.workload.templates import plan_of
 from simcoll.workload.workload_keys import Ddp, with_algorithm
 
@@ -66,7 +67,14 @@ class Candidate:
         protocol = {} if self.protocol == "none" else {"NCCL_PROTO": self.protocol}
         return {"NCCL_ALGO": algorithm, **protocol} if algorithm else {}
 
+    @property
+    def name(self) -> str:
+        """Return the name by which `--among` chooses it: that of the algorithm, or of an executor that moves tokens."""
+        return self.executor if self.executor in BY_EXPERTS else self.algorithm
+
     def __str__(self) -> str:
+        if self.name != self.algorithm:
+            return self.name
         method = self.algorithm if self.protocol == "none" else f"{self.algorithm} {self.protocol}"
         by = [f"({self.executor})"] if self.executor else []
         return " ".join([method, *(f"{name} {_spelt(name, value)}" for name, value in self.settings.items()), *by])
@@ -84,7 +92,8 @@ class Candidate:
             if changed["protocol"] == "none":  # keep the scenario's protocol
                 del changed["protocol"]
         if self.executor:
-            changed = {**changed, "executor": self.executor}
+            sms = scenario.sms if self.executor == "deepep" else None
+            changed = {**changed, "executor": self.executor, "sms": sms}
         if own:
             changed["model"] = scenario.model.model_copy(update=own)
         if self.groups is not None:
@@ -110,18 +119,21 @@ def candidates(scenario: Scenario, named: Sequence[str], among: Sequence[str] | 
     if SYNTHESIZED in (among or ()) and scenario.collective in synthesize.COLLECTIVES:
         named = [*named, SYNTHESIZED]
     listed = list(_of_step(scenario) if scenario.workload else _of_call(scenario, named))
-    served = list(dict.fromkeys(candidate.algorithm for candidate in listed))
+    served = list(dict.fromkeys(candidate.name for candidate in listed))
     for name in among or ():
         if name not in served:
             raise wrong("--among", f"{name!r} cannot run this call", did_you_mean(name, served))
     if among is not None:
-        return [candidate for candidate in listed if candidate.algorithm in among]
+        return [candidate for candidate in listed if candidate.name in among]
     schedules = {(each.algorithm, each.groups): each for each in listed if each.algorithm not in named}
     long = {schedule for schedule, each in schedules.items() if least_rows(each.of(scenario)) > MOST_ROWS}
     return [each for each in listed if (each.algorithm, each.groups) not in long]
 
 
 def _of_call(scenario: Scenario, named: Sequence[str]) -> Iterator[Candidate]:
+    if scenario.moe:
+        yield from (Candidate("auto", executor=name) for name in BY_EXPERTS)
+        return
     if not _runs(scenario).tunable:
         yield from _of_kernels(scenario, named)
         return
@@ -196,9 +208,9 @@ def _any_algorithm(scenario: Scenario) -> Scenario:
 
 def nccl_choice(scenario: Scenario) -> Candidate | None:
     """Return the algorithm that NCCL itself chooses for a call, with the scenario's protocol if named. None for a
-    workload, or if NCCL does not run the call."""
+    workload, for tokens, or if NCCL does not run the call."""
     forced = scenario.protocol if scenario.protocol in PROTOCOLS else "auto"
-    return None if scenario.workload or _runs(scenario).tunable else Candidate("auto", forced, "nccl")
+    return None if scenario.workload or scenario.moe or _runs(scenario).tunable else Candidate("auto", forced, "nccl")
 
 
 def _spellings(entry: registry.Algorithm) -> Iterator[str]:

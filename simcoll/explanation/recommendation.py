@@ -188,8 +188,16 @@ class Recommendation:
 
     def _point(self, size: int, candidate: Candidate) -> Point:
         scenario = candidate.of(self.scenario)
-        sized = scenario if scenario.workload else scenario.model_copy(update={"size": size})
-        return Point(sized, places=self.places)
+        own: dict[str, Any] = {} if scenario.workload else {"size": size}
+        if scenario.moe:
+            own["moe"] = scenario.moe.model_copy(update={"tokens": size // self.of_token})
+        return Point(scenario.model_copy(update=own), places=self.places)
+
+    @property
+    def of_token(self) -> int:
+        """Return the bytes of a token with a copy for each of its experts; 0 for other collectives."""
+        moe = self.scenario.moe
+        return moe.nbytes(self.scenario.collective) // moe.tokens if moe else 0
 
     def _gaps(self) -> Iterator[tuple[int, list[Candidate]]]:
         """Yield a size between each pair of sizes that `_changes` yields, and the candidates to simulate there."""
@@ -216,8 +224,9 @@ class Recommendation:
         return near and at_low is not None and at_low.time_ps <= high.row.time_ps
 
     def _between(self, low: int, high: int) -> int | None:
-        """Return the geometric mean of two sizes (bytes), in whole elements per rank; None if they are close."""
-        grain = self.scenario.itemsize * self.ranks
+        """Return the geometric mean of two sizes (bytes), in whole elements per rank, or in whole tokens; None if they
+        are close."""
+        grain = self.of_token or self.scenario.itemsize * self.ranks
         middle = round(math.sqrt(low * high) / grain) * grain
         return middle if high > CLOSE * low and low < middle < high else None
 
@@ -296,6 +305,10 @@ class Recommendation:
                     "from_bytes": run[0].size,
                     "to_bytes": runs[number + 1][0].size if number + 1 < len(runs) else None,
                 }),
+                **({
+                    "from_tokens": run[0].size // self.of_token,
+                    "to_tokens": runs[number + 1][0].size // self.of_token if number + 1 < len(runs) else None,
+                } if self.of_token else {}),
                 **_choice(run[0].winner),
                 "env": run[0].winner.env,
                 "time_us": run[0].row.time_ps / 1e6,
@@ -412,9 +425,6 @@ def _at(error: RefusedError, point: Point) -> RefusedError:
 
 def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidate]]]) -> None:
     """Raise InputError if simulating all candidates takes too long; called before a large topology is built."""
-    if any(point.scenario.moe for point, _, _ in asked):
-        cure = "list them, `simcoll run` with executor: [pairwise, deepep, low-latency]; or ask `simcoll explain`"
-        raise InputError("recommend does not choose how tokens are moved", cure)
     runs = [len(set(sizes)) * len(of) for _, sizes, of in asked]
     rank_runs = sum(count * rank_count(point.scenario) for count, (point, _, _) in zip(runs, asked, strict=True))
     what = f"{sum(runs)} runs, one for each choice and size,"
@@ -423,8 +433,11 @@ def _check_choices(asked: Sequence[tuple[Point, Sequence[int], Sequence[Candidat
 
 
 def _key(scenario: Scenario) -> str:
-    """Return a text that is equal for points that differ only in size, algorithm and protocol."""
+    """Return a text that is equal for points that differ only in size (or tokens), algorithm and protocol."""
     changed: dict[str, Any] = {"algorithm": "auto", "size": None, "protocol": "none"}
+    if scenario.moe:
+        tokens = {} if scenario.moe.routing.counts else {"tokens": None}  # a file counts the tokens of one number
+        changed |= {"executor": None, "sms": None, "moe": scenario.moe.model_copy(update=tokens)}
     if scenario.workload:
         free = [name for name in ("algorithm", "bucket_cap") if hasattr(scenario.workload, name)]
         changed["workload"] = scenario.workload.model_copy(update=dict.fromkeys(free))

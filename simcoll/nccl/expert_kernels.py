@@ -106,6 +106,8 @@ class ChipKernels(Model):
     """Compute capability of the GPUs: 90 is 9.0."""
     gpus: tuple[str, ...]
     """Models of GPUs in the measured rows."""
+    profile: str
+    """NCCL's profile of these GPUs, which has the latency of a message over NVLink."""
     sms: Count
     """Number of SMs of the GPU."""
     nodes: Count

@@ -30,7 +30,7 @@ from simcoll.nccl.expert_kernels import (
 from simcoll.prediction.confidence import Judgement
 from simcoll.prediction.lowered_call import PlainCall, PlainExecutor, executor
 from simcoll.prediction.placed_topology import PLAIN, network_of, placed, rated_topology, scaled, with_rates
-from simcoll.scenario.profile import CostSetting, ModelSpec
+from simcoll.scenario.profile import CostSetting, ModelSpec, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.graph import Topology
 from simcoll.topology.topology_builder import described
@@ -47,8 +47,8 @@ LEAST_CAPABILITY: Final = 80  # on older GPUs the kernels do not run (DeepEP's R
 class ExpertCall(PlainCall):
     """A kernel of DeepEP. `phases` are the scenarios of its exchanges, `phase` is the one that this call simulates.
     `own`: the bytes that a rank reads of its own tokens, and copies to its own experts. `several`: ranks are on several
-    nodes. `chip` and `kernels` have the costs; `lent` costs are those of another generation than that of the machine's
-    `model` of GPU."""
+    nodes. `chip` and `kernels` have the costs. If these are of another generation than the machine's `model` of GPU,
+    `lent` says how many times as long as there a message takes over NVLink."""
 
     whole: ClassVar[bool] = False
     together: ClassVar[bool] = True
@@ -58,7 +58,7 @@ class ExpertCall(PlainCall):
     several: bool
     model: str
     chip: ChipKernels
-    lent: bool
+    lent: float | None
     kernels: ExpertKernels
 
     @property
@@ -77,12 +77,14 @@ class ExpertCall(PlainCall):
         measured = self.model in self.chip.gpus and self.rated.nodes_of(self.places) <= self.chip.nodes
         known = measured and self._tokens.even and self._tokens.tokens <= self._family.tokens
         known = known and (self.scenario.sms or 0) <= self.chip.normal.sms
-        ends = between(self.kernels.error_elsewhere if self.lent else self._costs.error_of(self.several))
+        ends = between(self.kernels.error_elsewhere if self.lent is not None else self._costs.error_of(self.several))
         return Judgement("interpolated" if known else "extrapolated", *ends, *ends)
 
     @property
     def _costs(self) -> LowLatencyCosts | NormalCosts:
-        family = self._family
+        return self._way(self._family)
+
+    def _way(self, family: LowLatencyKernels | NormalKernels) -> LowLatencyCosts | NormalCosts:
         return family.combine if self.scenario.collective == COMBINE else family.dispatch
 
     @property
@@ -97,8 +99,6 @@ class ExpertCall(PlainCall):
     def point(self) -> Scenario:
         """Return the scenario of the exchange that engines run."""
         return self.phase
-
-    bounded = point  # copies that need not be sent are left out
 
     def differing(self) -> list[ExpertCall]:
         """Return a call for each exchange."""
@@ -137,14 +137,15 @@ class ExpertCall(PlainCall):
     @property
     def lead(self) -> dict[str, int]:
         """Return the time in ps that the kernel takes in addition to its exchanges, by cause."""
-        costs, tokens = self._costs, self._tokens
+        costs, tokens, late = self._costs, self._tokens, self.lent or 1.0
         if isinstance(costs, LowLatencyCosts):
             rounds = -(-tokens.tokens // self.chip.sms_for(tokens.experts))
-            counts = costs.expert * tokens.experts
+            waits = {"kernel": costs.floor, "counts": costs.expert * tokens.experts, "tokens": rounds * costs.token}
             network = {"network": costs.network} if self.several else {}
-            return {"kernel": costs.floor, "counts": counts, "tokens": rounds * costs.token, **network}
+            return {cause: round(late * wait) for cause, wait in waits.items()} | network
         fill = tokens.token_bytes(self.scenario.collective) * PS_PER_S // costs.fill
-        return {"kernel": costs.floor + fill, "own copies": round(self.own * PS_PER_S / self._copied)}
+        later = round((late - 1) * self._way(self.chip.low_latency).floor)
+        return {"kernel": costs.floor + fill + later, "own copies": round(self.own * PS_PER_S / self._copied)}
 
     @property
     def host_ps(self) -> int:
@@ -274,7 +275,8 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
 
 def _costs_for(scenario: Scenario, rated: Topology, places: Sequence[str], kernels: ExpertKernels) -> dict[str, Any]:
     """Return the fields of an `ExpertCall` on its GPUs. A generation that was not measured is lent the costs of that
-    with the nearest compute capability."""
+    with the nearest compute capability. A kernel mostly waits for messages over NVLink, one after the other, which take
+    as much longer as those of NCCL do: so B200's low-latency kernels are within 9 to 10 % by the costs of Hopper."""
     system = described(scenario.topology)
     gpu, home = system.gpu if system else None, rated.node_of(places[0])
     beside = [rated.route(places[0], each) for each in places[1:] if rated.node_of(each) == home]
@@ -286,7 +288,10 @@ def _costs_for(scenario: Scenario, rated: Topology, places: Sequence[str], kerne
         raise RefusedError(f"{why}; write `executor: pairwise`", "executor")
     nearest = min(kernels.chips.values(), key=lambda chip: abs(chip.capability - capability))
     chip = nearest if lent else kernels.chips[gpu.generation]
-    return {"model": gpu.model, "chip": chip, "lent": lent, "kernels": kernels}
+    chip = chip.model_copy(update={"sms": gpu.sms or chip.sms})
+    own, theirs = (load_profile(name).kernels if name else None for name in (system and system.profile, chip.profile))
+    late = own.LL.hop / theirs.LL.hop if own and theirs else 1.0
+    return {"model": gpu.model, "chip": chip, "lent": late if lent else None, "kernels": kernels}
 
 
 def _two_hops(nodes: Numbers, to_ranks: Copies, to_nodes: Copies) -> list[tuple[list[list[int]], Copies]]:

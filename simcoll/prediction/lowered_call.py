@@ -184,11 +184,6 @@ class PlainCall:
         return StuckError(f"the run cannot finish: {why}")
 
     @property
-    def bounded(self) -> Scenario:
-        """Return the scenario whose bytes no schedule can do without."""
-        return self.scenario
-
-    @property
     def facts(self) -> dict[str, object]:
         """Return further columns of results."""
         return {}

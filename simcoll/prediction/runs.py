@@ -92,7 +92,7 @@ def _predict_one(scenario: Scenario, topology: Topology | None, costs: CostSetti
         devices=tuple(whole.devices),
         run=of_run,
         totals=_together(ran) if call.together else _side_by_side(of_run.totals, call.count),
-        bound=functools.partial(_largest_bound, ran if call.together else [slowest], topology),
+        bound=functools.partial(_lower_bound, scenario, call, whole, topology),
         anew=functools.partial(predict_call, scenario, topology),
         asked=scenario.algorithm,
         n=whole.stream.n,
@@ -154,15 +154,14 @@ def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof:
         raise BoundError(f"{took}: a bug of simcoll")
 
 
-def _largest_bound(ran: Sequence[_RanCall], topology: Topology | None) -> LowerBound:
-    return max(_lower_bound(each.call, each.whole, topology) for each in ran)
-
-
-def _lower_bound(call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> LowerBound:
+def _lower_bound(of: Scenario, call: PlainCall, whole: StreamedProgram, topology: Topology | None) -> LowerBound:
     """Return a lower bound of the point's time, for all algorithms and executors. Links have their rated
     bandwidth, or the profile's bandwidth if that is higher. Switches that can reduce data are taken into account."""
-    scenario, rated = call.bounded, topology or rated_topology(call.scenario)
+    tokens, scenario, rated = of.moe, call.scenario, topology or rated_topology(call.scenario)
     network = served_by(rated, beyond_rated(scenario, rated, call.costs))
+    if tokens:
+        least = functools.partial(tokens.least_bytes, of.collective)
+        return lower_bounds.bound_of_tokens(network, whole.devices, least)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
     reducing = bool(network.agents_for(call.places[:1]))
     return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, reducing)

@@ -96,7 +96,7 @@ def _pasted(documents: Sequence[Mapping[str, Any]], asked: Sequence[Recommendati
 
 
 def _modelled(document: Mapping[str, Any]) -> bool:
-    return any(choice.get("executor") not in (None, "nccl") for choice in document["ranges"])
+    return any(choice.get("executor") == "msccl" for choice in document["ranges"])
 
 
 def _symmetric(document: Mapping[str, Any]) -> bool:
@@ -125,10 +125,13 @@ def _lines(advice: Mapping[str, Any]) -> Iterator[str]:
     profile = f"{titled(advice['profile'])} ({advice['confidence']})"
     yield f"# {subject}, {advice['ranks']} ranks on {nodes}   profile {profile}   sharing {advice['sharing']}"
     shown = [{**row, "margin": _margin(row), "choice": row["choice"]} for row in advice["ranges"]]
-    sizes = [] if "workload" in advice else ["from_bytes", "to_bytes"]
+    by = "tokens" if "from_tokens" in shown[0] else "bytes"
+    sizes = [] if "workload" in advice else [f"from_{by}", f"to_{by}"]
     yield text_table.render([*sizes, "time_us", "choice", "margin", "runner_up"], shown)
     remark = "time: where a range begins; margin: how much longer the runner-up takes"
     yield f"# of {advice['candidates']} choices; {remark}"
+    if by == "tokens" and advice["nodes"] > 1:
+        yield "# deepep: an exchange of counts comes before it (column notify_us of `run`), where nothing hides it"
     yield from _attainable(advice)
     if any(row["tie"] for row in advice["ranges"]):
         modelled = ", which is that of NCCL's own calls where times are modelled" if _modelled(advice) else ""

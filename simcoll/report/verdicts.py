@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from simcoll.nccl.tuner_constants import unknown_first
-from simcoll.prediction.summary_sentence import took, trusted
+from simcoll.prediction.summary_sentence import DEEPEP, FITTED_KERNELS, took, trusted
 from simcoll.schedule.names import WORKLOAD
 from simcoll.units import short_size
 
@@ -72,9 +72,12 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
     if "workload" in first:
         text += f", {took(choices[0]['time_us'])}"
     elif len(choices) > 1:
-        last = f"{choices[-1]['choice']} from {short_size(choices[-1]['from_bytes'])} on"
+        if "to_tokens" in choices[0]:
+            first_end, last_begin = choices[0]["to_tokens"], f"{choices[-1]['from_tokens']} tokens"
+        else:
+            first_end, last_begin = short_size(choices[0]["to_bytes"]), short_size(choices[-1]["from_bytes"])
         between_them = f", {len(choices) - 2} more between" if len(choices) > 2 else ""
-        text += f" to {short_size(choices[0]['to_bytes'])}, {last}{between_them}"
+        text += f" to {first_end}, {choices[-1]['choice']} from {last_begin} on{between_them}"
     if ties := sum(each["tie"] for each in choices):
         text += ", a tie" if len(choices) == 1 else f", {ties} of {len(choices)} ranges are ties"
     questions = len(documents) - 1
@@ -82,6 +85,7 @@ def of_recommendations(documents: Sequence[JsonAnswer]) -> str:
     theirs = {each.get("executor") == "msccl" for each in choices}  # fits cover only NCCL's own kernels
     modelled = "" if True not in theirs else ", modelled in part" if False in theirs else ", modelled"
     by = [first["transport"]] if "transport" in first else []
+    more += f"; {FITTED_KERNELS}" if any(each.get("executor") in DEEPEP for each in choices) else ""
     return _opened(documents, f"Take {text}{more}; {trusted([first['profile']], beside=by)}{modelled}.")
 
 

@@ -73,12 +73,14 @@ def _tenfold(value: object) -> object:
 
 
 class Gpu(Model):
-    """The GPUs: the facts that NCCL depends on."""
+    """The GPUs: the facts that NCCL depends on, and the number of multiprocessors (`sms`), on which DeepEP's kernels
+    run; default: as many as the measured GPUs of the generation have."""
 
     vendor: Literal["nvidia", "amd"] = "nvidia"
     model: str
     generation: Annotated[str, BeforeValidator(lambda value: str(value).lower())]
     compute_capability: Annotated[int, BeforeValidator(_tenfold)] | None = None
+    sms: Count | None = None
 
 
 def _of_infiniband(nic: Mapping[str, Any]) -> str:

@@ -131,14 +131,37 @@ class ExpertTokens(Model):
         token is sent once to each group that owns some of its experts, (ranks, groups). Groups of one rank are its
         receivers without duplicates, groups of a node's ranks its receiving nodes."""
 
-        def reached(weights: Copies) -> Copies:
-            return self.tokens * (1 - missed(weights.reshape(groups, -1), self.topk))
+        found = np.empty((ranks, groups))
+        for weights, of in self._alike(ranks):
+            found[of] = self.tokens * (1 - missed(weights.reshape(groups, -1), self.topk))
+        return found
 
+    def least_bytes(self, collective: str, inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the bytes that leave and that enter sets of ranks at least, int64 (sets,): each token crosses once if
+        it has experts on the other side, and the sum of their results comes back. `inside` (sets, ranks) says which
+        ranks are in a set. A byte for each pair of ranks may be missing, as counts are means."""
+        ranks = inside.shape[1]
+        owned = np.repeat(inside, self.experts // ranks, axis=1)
+        leave, enter = np.zeros((2, len(inside)))
+        for weights, of in self._alike(ranks):
+            within, even = inside[:, of].sum(axis=1), weights / weights.mean()
+            every, here, there = (_of_sets(even * some, self.topk)[:, -1] for some in (owned >= 0, owned, ~owned))
+            leave += within * (1 - here / every)
+            enter += (len(of) - within) * (1 - there / every)
+        nbytes = np.array([leave, enter]) * self.tokens * self.token_bytes(collective)
+        lost = inside.sum(axis=1) * (~inside).sum(axis=1)
+        out, into = np.maximum(0, np.floor(nbytes) - lost).astype(np.int64)
+        return (into, out) if collective == COMBINE else (out, into)
+
+    def _alike(self, ranks: int) -> list[tuple[Copies, NDArray[np.int64]]]:
+        """Return the weights of experts, (experts,), by which tokens choose, with the ranks that have such tokens."""
         if self.routing.counts is None:
-            return np.tile(reached(self._popularity(ranks)), (ranks, 1))
+            return [(self._popularity(ranks), np.arange(ranks))]
         counted, same = np.unique(self._counted(ranks), axis=0, return_inverse=True)
-        found: Copies = np.stack([reached(fitted(row / self.tokens, self.topk)) for row in counted])
-        return found[same.reshape(-1)]
+        return [
+            (fitted(row / self.tokens, self.topk), np.flatnonzero(same.reshape(-1) == number))
+            for number, row in enumerate(counted)
+        ]
 
     def _popularity(self, ranks: int) -> Copies:
         """Return the weight of each expert, (experts,), rank by rank."""
@@ -197,10 +220,7 @@ def missed(weights: Copies, topk: int) -> Copies:
     >>> missed(np.ones((4, 2)), 1).tolist()
     [0.75, 0.75, 0.75, 0.75]
     """
-    groups = np.zeros((len(weights), topk + 1))
-    groups[:, 0] = 1
-    for member in (weights / weights.mean()).T:
-        groups[:, 1:] = groups[:, 1:] + member[:, None] * groups[:, :-1]
+    groups = _of_sets(weights / weights.mean(), topk)
 
     def products(some: Copies) -> list[Copies]:
         found = [np.eye(topk + 1)[0]]
@@ -211,6 +231,15 @@ def missed(weights: Copies, topk: int) -> Copies:
     before, after = products(groups), products(groups[::-1])[::-1]
     without = [left[: topk + 1] @ right[topk::-1] for left, right in zip(before[:-1], after[1:], strict=True)]
     found: Copies = np.array(without) / before[-1][topk]
+    return found
+
+
+def _of_sets(weights: Copies, topk: int) -> Copies:
+    """Return the weights of all sets of 0 … topk experts of each group, (groups, topk + 1), by those of its experts."""
+    found = np.zeros((len(weights), topk + 1))
+    found[:, 0] = 1
+    for member in weights.T:
+        found[:, 1:] = found[:, 1:] + member[:, None] * found[:, :-1]
     return found
 
 

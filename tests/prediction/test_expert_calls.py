@@ -12,6 +12,7 @@ import pytest
 import simcoll
 from simcoll.errors import InputError, RefusedError
 from simcoll.nccl.expert_kernels import expert_kernels
+from simcoll.scenario.profile import load_profile
 from simcoll.workload.expert_routing import ExpertTokens
 
 MOE: dict[str, Any] = {"tokens": 256, "hidden": 7168, "topk": 8, "experts": 256, "dtype": "fp8"}
@@ -35,7 +36,8 @@ def test_pairwise_is_an_all_to_all(collective: str, where: dict[str, Any]) -> No
     one, other = asdict(mine.totals), asdict(plain.totals)
     assert (one.pop("carried") == other.pop("carried")).all()
     assert one == other
-    assert (mine.time_ps, mine.lower_bound_ps, mine.busbw) == (plain.time_ps, plain.lower_bound_ps, plain.busbw)
+    assert (mine.time_ps, mine.busbw) == (plain.time_ps, plain.busbw)
+    assert mine.lower_bound_ps <= plain.lower_bound_ps
 
 
 def _tokens(collective: str, moe: dict[str, Any]) -> ExpertTokens:
@@ -83,17 +85,31 @@ def test_deepep_sends_a_token_once_to_a_node(collective: str) -> None:
     assert found.time_ps >= found.lower_bound_ps
 
 
-@pytest.mark.parametrize("links", [{}, {"*nvswitch*": {"bandwidth": "900 GB/s"}}])
-def test_faster_links_never_raise_the_bound(links: dict[str, Any]) -> None:
-    """The bound of skewed tokens is that of the slower exchange, whichever of the two ends last."""
+@pytest.mark.parametrize("collective", ["moe_dispatch", "moe_combine"])
+def test_the_bound_is_that_of_the_bytes_that_nodes_need(collective: str) -> None:
+    """One bound for all executors, below the time of each: the NICs of a node bring each token once that it needs."""
+    where, moe = {"on": "hgx-h100", "nodes": 4}, MOE | {"tokens": 4096}
+    for routing in ("uniform", {"zipf": 1.2}):
+        made = [
+            simcoll.predict(collective, moe=moe | {"routing": routing}, executor=executor, **where)
+            for executor in ("pairwise", "deepep", "low-latency")
+        ]
+        (bound,) = {each.lower_bound_ps for each in made}
+        assert all(bound < each.time_ps for each in made)
+    tokens = _tokens(collective, moe)
+    most = 3 * 8 * tokens.to_groups(32, 4)[0, 0] * tokens.token_bytes(collective) / 8 / 50e9 * 1e12
+    assert made[0].lower_bound_ps > (even := simcoll.predict(collective, moe=moe, **where).lower_bound_ps)
+    assert even == pytest.approx(most, rel=1e-6)
+
+
+def test_faster_links_never_raise_the_bound() -> None:
+    """It falls, or stays what other links make it."""
     where, moe = {"system": "hgx-h100", "nodes": 4}, MOE | {"routing": {"zipf": 0.8}}
-    slow, fast = (
-        simcoll.predict("moe_dispatch", moe=moe, on=where | more, executor="deepep")
-        for more in ({}, {"nic_bandwidth": "100 GB/s", "links": links})
-    )
-    assert fast.lower_bound_ps <= slow.lower_bound_ps
-    assert slow.lower_bound_ps <= slow.time_ps
-    assert fast.lower_bound_ps <= fast.time_ps
+    bounds = [
+        simcoll.predict("moe_dispatch", moe=moe, on=where | more, executor="deepep").lower_bound_ps
+        for more in ({}, {"nic_bandwidth": "100 GB/s"}, {"links": {"*nvswitch*": {"bandwidth": "900 GB/s"}}})
+    ]
+    assert bounds[1] < bounds[0] == bounds[2]
 
 
 def test_more_sms_help_until_links_bind() -> None:
@@ -206,8 +222,39 @@ def test_gpus_that_were_not_measured() -> None:
         "hgx-h200": known,
         "hgx-h800": ("H800 SXM5", "extrapolated", 1.18),
         "hgx-b300": ("B300 SXM", "extrapolated", 1.27),
-        "dgx-a100": (lent, "extrapolated", 1.8),
+        "dgx-a100": (lent, "extrapolated", 1.43),
     }
+
+
+def test_lent_costs_wait_for_the_links_of_the_machine() -> None:
+    """A low-latency kernel of one token waits as much longer as a message of NCCL's takes over NVLink; a normal one
+    waits for as many messages."""
+    low, normal = (getattr(expert_kernels().chips["hopper"], each).dispatch for each in ("low_latency", "normal"))
+    hops = [load_profile(f"nccl-{chip}").kernels.LL.hop for chip in ("ampere", "hopper")]
+    late = hops[0] / hops[1]
+    keys = {"on": "dgx-a100", "moe": MOE | {"tokens": 1}}
+    found = simcoll.predict("moe_dispatch", executor="low-latency", **keys).time_ps
+    assert found == pytest.approx(late * (low.floor + 256 * low.expert + low.token), rel=0.05)
+    found = simcoll.predict("moe_dispatch", executor="deepep", **keys).time_ps
+    assert found == pytest.approx(normal.floor + (late - 1) * low.floor, rel=0.1)
+    with pytest.raises(RefusedError, match="these GPUs have 108 SMs"):
+        simcoll.predict("moe_dispatch", executor="deepep", sms=110, **keys)
+
+
+def test_the_best_executor_by_tokens() -> None:
+    """`recommend` names for each range of tokens the executor that is fastest there."""
+    moe = MOE | {"tokens": [1, 4096]}
+    (advice,) = simcoll.recommend("moe_dispatch", on="hgx-h100", moe=moe)["recommendations"]
+    chosen = {each["from_tokens"]: each["executor"] for each in advice["ranges"]}
+    assert list(chosen.values()) == ["pairwise", "low-latency", "deepep"]
+    for tokens, best in chosen.items():
+        times = {
+            executor: simcoll.predict(
+                "moe_dispatch", on="hgx-h100", moe=MOE | {"tokens": tokens}, executor=executor
+            ).time_ps
+            for executor in ("pairwise", "low-latency", "deepep")
+        }
+        assert min(times, key=times.__getitem__) == best
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])

@@ -33,10 +33,14 @@ def test_copies_are_means_over_all_routings(case: tuple[ExpertTokens, int, int])
     popular = [local * ranks + rank for rank in range(ranks) for local in range(each)]  # dealt to the ranks in turn
     weights = [(place + 1) ** -moe.routing.zipf for place in popular]
     whole, by_expert, by_rank, by_group = 0.0, np.zeros(ranks), np.zeros(ranks), np.zeros(groups)
+    inside = np.array([np.arange(ranks) < ranks // groups, np.arange(ranks) % 2 == 0])
+    least = np.zeros((2, 2))  # of tokens that leave and enter these sets of ranks
     for chosen in itertools.combinations(range(moe.experts), moe.topk):
         weight = float(np.prod([weights[expert] for expert in chosen]))
         owners = [expert // each for expert in chosen]
         whole += weight
+        least[0] += weight * inside.sum(axis=1) * (~inside[:, owners]).any(axis=1)
+        least[1] += weight * (~inside).sum(axis=1) * inside[:, owners].any(axis=1)
         for rank in owners:
             by_expert[rank] += weight
         for rank in set(owners):
@@ -49,6 +53,11 @@ def test_copies_are_means_over_all_routings(case: tuple[ExpertTokens, int, int])
         (moe.to_groups(ranks, groups), by_group),
     ):
         np.testing.assert_allclose(found, np.tile(moe.tokens * wanted / whole, (ranks, 1)), rtol=1e-12)
+    for way, wanted in (("moe_dispatch", least), ("moe_combine", least[::-1])):
+        nbytes = wanted * moe.tokens / whole * moe.token_bytes(way)
+        short = nbytes - moe.least_bytes(way, inside)
+        assert (short > -1e-6).all()
+        assert (short <= 1 + inside.sum(axis=1) * (~inside).sum(axis=1)).all()
 
 
 @settings(deadline=None, max_examples=25)

@@ -16,6 +16,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from simcoll.nccl.expert_kernels import expert_kernels
+from simcoll.scenario.profile import load_profile
 
 HERE = Path(__file__).parent
 SMS = {"h100_sxm": 132, "h200_sxm": 132, "b200_sxm": 148}
@@ -81,6 +82,17 @@ def show(form: Form, costs: Any, rows: Rows, way: str, suffix: str, what: str) -
     print(f"{what:44s} {way:8s} {said}   90 % within {np.quantile(error, 0.9):5.1%}")
 
 
+def lent(costs: Any, low: Any) -> Any:
+    """Return Hopper's costs for Blackwell: a kernel of the family `low` waits for messages over NVLink, and a normal
+    one for as many, as in `simcoll/prediction/expert_calls.py`."""
+    hopper, blackwell = (load_profile(f"nccl-{chip}").kernels for chip in ("hopper", "blackwell"))
+    assert hopper and blackwell
+    late = blackwell.LL.hop / hopper.LL.hop
+    if costs is low:
+        return costs * [late, late, late, 1, 1, 1]
+    return np.add(costs, [(late - 1) * low[0], 0, 0, 0, 0])
+
+
 def shipped(chip: str, family: str, way: str) -> list[float]:
     """Return the shipped costs in the units of the closed forms."""
     kernels = expert_kernels()
@@ -98,6 +110,7 @@ def main() -> None:
         ("low_latency", low_latency, "_us", [7, 0.012, 2, 0.7, HOP, 0.95], (4, 5)),
         ("normal", normal, "_transmit_us", [26, 2, 30, 0.1, 0.9], ()),
     ]
+    low: dict[str, Any] = {}  # Hopper's costs of low-latency kernels
     for family, form, suffix, start, of_network in tables:
         rows = pd.read_csv(HERE / f"deepep_{family}.csv")
         one, two = rows[rows.nodes == 1], rows[rows.nodes == 2]
@@ -109,7 +122,8 @@ def main() -> None:
             show(form, h100, two, way, suffix, f"{family}, 2 nodes held out, by 1 node of H100")
             show(form, h100, one[one.gpu == "h200_sxm"], way, suffix, f"{family}, H200 held out, by H100")
             hopper = fitted(form, rows[rows.gpu != "b200_sxm"], way, suffix, start, {})
-            show(form, hopper, rows[rows.gpu == "b200_sxm"], way, suffix, f"{family}, B200 held out, by Hopper")
+            found = lent(hopper, low.setdefault(way, hopper))
+            show(form, found, rows[rows.gpu == "b200_sxm"], way, suffix, f"{family}, B200 held out, by Hopper")
     trt = pd.read_csv(HERE / "trtllm_alltoall.csv")
     two_sided = trt[(trt.kernel_source == "NVLinkTwoSided") & (trt.moe_dtype == "bfloat16") & (trt.tokens == 8192)]
     for row in two_sided.itertuples():
