@@ -25,3 +25,13 @@ def alike(keys: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
     ((0, 3), (1,), (2,))
     """
     return tuple(map(tuple, grouped(range(len(keys)), keys.__getitem__).values()))
+
+
+def equal_groups(n: int, size: int, apart: int) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers below `n` in groups of `size`, in which they are `apart`; `n` is a multiple of both.
+
+    >>> equal_groups(8, 2, 2)
+    ((0, 2), (1, 3), (4, 6), (5, 7))
+    """
+    block = size * apart
+    return tuple(tuple(range(i + j, i + j + block, apart)) for i in range(0, n, block) for j in range(apart))

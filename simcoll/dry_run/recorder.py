@@ -235,6 +235,7 @@ class Recorder:
     begin: int = 0
     last: dict[str, int] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
+    group_streams: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     allocations: Allocations = field(default_factory=Allocations)
     memory: dict[str, int] = field(default_factory=dict)
@@ -263,6 +264,13 @@ class Recorder:
             return compile_(*args, **kwargs)
 
         return noted
+
+    def stream_of(self, group: str, label: str) -> str:
+        """Return the stream of a group's calls. Its name is alike on all ranks, unlike torch's name of the group."""
+        if group not in self.group_streams:
+            number = sum(each.rpartition(" ")[0] == label for each in self.group_streams.values())
+            self.group_streams[group] = f"{label} {number}"
+        return self.group_streams[group]
 
     def add(self, part: Part) -> int:
         """Add a part; return its number."""
@@ -458,11 +466,13 @@ class Recording(TorchDispatchMode):  # type: ignore[misc]
         dtype = str((handed or [torch.empty(0, dtype=torch.uint8)])[0].dtype).removeprefix("torch.")
         named = group.group_name
         far = None if peer is None else ranks[peer]
-        stream = f"group {named}"
+        dimension = group.group_desc.partition("mesh_")[2]
+        stream = RECORDER.stream_of(named, dimension or f"{len(ranks)} ranks")
         if far is not None:
-            stream += f" {RECORDER.rank}->{far}" if kind == "send" else f" {far}->{RECORDER.rank}"
+            ends = f"{RECORDER.rank}->{far}" if kind == "send" else f"{far}->{RECORDER.rank}"
+            stream = f"group {named} {ends}"
         call = Call(kind, op, dtype, nbytes, whole, count, ranks, None if root is None else ranks[root], far, wait,
-                    RECORDER.place(), named, group.group_desc.partition("mesh_")[2])  # fmt: skip
+                    RECORDER.place(), named, dimension)  # fmt: skip
         return RECORDER.called(call, stream)
 
 

@@ -179,7 +179,7 @@ class DryRun:
         each = self.cluster.ranks_of_node(self.world, self.nodes)
         made = recorded_plan.document(self.recordings(), self.cluster.keys["system"], each, ImportLog())
         topology = {**made["topology"], **self.cluster.keys}
-        first = {"name": Path(self.name).stem, "topology": topology, "ranks": self.world}
+        first = {"name": Path(self.name).stem, "topology": topology}
         return first | ({"placement": {"per_node": each}} if self.nodes else {}) | {**made, **first}
 
     @property
@@ -203,7 +203,8 @@ class DryRun:
         ranks, which takes longer than the step's time."""
         if self.world > MOST_IN_GROUPS:
             return {}
-        kinds = {part.stream: part.call.kind for each in self.records.values() for part in each.parts if part.call}
+        records = [*self.records.values()][::-1]  # streams that several kinds share are those of the first rank's
+        kinds = {part.stream: part.call.kind for each in records for part in each.parts if part.call}
         step, took = self.prediction, list[Numbers]()
         assert isinstance(step, StepPrediction)
         tasks = np.split(step.timeline.done, np.cumsum([*map(len, step.tasks.ranks)]))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcoll.errors import wrong
 from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan, of_tokens
-from simcoll.workload.workload_keys import Composition, Ddp, Operations, OperationSpec
+from simcoll.workload.workload_keys import Composition, Ddp, EqualGroups, Operations, OperationSpec
 
 
 def buckets(nbytes: Sequence[int], cap: int, first: int) -> list[list[int]]:
@@ -72,6 +72,8 @@ def operations(spec: Operations, n: int, itemsize: int) -> tuple[WorkloadPlan, d
 
 def _groups(operation: OperationSpec, n: int) -> tuple[tuple[int, ...], ...]:
     groups = operation.groups or (operation.ranks or tuple(range(n)),)
+    if isinstance(groups, EqualGroups):
+        return groups.of(n)
     everyone = [rank for group in groups for rank in group]
     if any(rank >= n for rank in everyone):
         raise wrong("workload", f"{operation.name!r}: there is no rank {max(everyone)}", f"write 0 … {n - 1}")

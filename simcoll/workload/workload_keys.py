@@ -17,8 +17,9 @@ from pydantic import (
 )
 
 from simcoll.config.field_types import Count, Duration, OneOf, Share, parsed, text
+from simcoll.config.grouping import equal_groups
 from simcoll.config.yaml_tree import BelowError, Model
-from simcoll.errors import did_you_mean
+from simcoll.errors import did_you_mean, wrong
 from simcoll.schedule.collectives import COLLECTIVES
 from simcoll.topology.topology_keys import TopologySpec
 from simcoll.units import PS_PER_S
@@ -136,6 +137,29 @@ class Composition(Model):
     """Algorithm of the collectives."""
 
 
+class EqualGroups(Model):
+    """All ranks, in groups of one size, as those of a dimension of PyTorch's DeviceMesh."""
+
+    size: Count
+    """Number of ranks of a group."""
+    apart: Count = 1
+    """Distance between ranks of a group: `{size: 2, apart: 4}` of 8 ranks are [0, 4], [1, 5], [2, 6] and [3, 7]."""
+
+    def of(self, n: int) -> tuple[tuple[int, ...], ...]:
+        """Return the groups of `n` ranks. Raises InputError if they do not fill groups."""
+        if n % (block := self.size * self.apart):
+            problem = f"{n} ranks do not fill groups of {self.size} ranks, {self.apart} apart"
+            raise wrong("workload", problem, f"take a multiple of {block} ranks")
+        return equal_groups(n, self.size, self.apart)
+
+
+Listed = tuple[tuple[Annotated[StrictInt, Field(ge=0)], ...], ...]
+Groups = Annotated[
+    Annotated[EqualGroups, Tag("<equal>")] | Annotated[Listed, Tag("<listed>")],
+    Discriminator(lambda value: "<equal>" if isinstance(value, dict | EqualGroups) else "<listed>"),
+]
+
+
 class OperationSpec(ExpertKernel):
     """One operation of a plan: a computation with a `time`, or a `collective`. A recorded collective has a `time`, too,
     see `measured_on`."""
@@ -162,8 +186,9 @@ class OperationSpec(ExpertKernel):
     """Root of the collective, if it has one."""
     ranks: tuple[Annotated[StrictInt, Field(ge=0)], ...] | None = None
     """The ranks that take part. Default: all ranks."""
-    groups: tuple[tuple[Annotated[StrictInt, Field(ge=0)], ...], ...] | None = None
-    """Lists of ranks. Each list does the operation by itself; all lists do it at the same time."""
+    groups: Groups | None = None
+    """Lists of ranks. Each list does the operation by itself; all lists do it at the same time. `{size: 8, apart: 1}`
+    are all ranks, in groups of 8 that follow each other."""
     after: tuple[str, ...] = ()
     """Names of the operations that must end before this one begins."""
 
@@ -182,7 +207,7 @@ class OperationSpec(ExpertKernel):
             raise ValueError("a collective needs 'size'; add e.g. size: 64 MiB")
         if self.ranks is not None and self.groups is not None:
             raise ValueError("an operation has both 'ranks' and 'groups'; keep one of them")
-        if () in (self.ranks, self.groups, *(self.groups or ())):
+        if () in (self.ranks, self.groups, *(self.groups if isinstance(self.groups, tuple) else ())):
             raise ValueError("the list has no rank; write e.g. ranks: [0, 1], or leave it out for all ranks")
         unused = self.model_fields_set & {"size", "algorithm", "protocol", "root"}
         if self.collective is None and unused:
@@ -205,22 +230,22 @@ class Operations(Model):
 
     @model_validator(mode="after")
     def _names_before(self) -> Operations:
-        known: list[str] = []
-        all_names = [operation.name for operation in self.operations]
+        known = set[str]()
+        all_names = {operation.name for operation in self.operations}
         if not self.operations:
             raise ValueError("the list has no operation; write at least one, e.g. {name: a, time: 1 ms}")
         for i, operation in enumerate(self.operations):
             for j, name in enumerate(operation.after):
                 problem = f"{operation.name!r} comes after {name!r}"
                 if name not in all_names:
-                    cure = did_you_mean(name, {*all_names})
+                    cure = did_you_mean(name, all_names)
                     raise BelowError(["operations", i, "after", j], f"{problem}, which names no operation; {cure}")
                 if name not in known:
                     raise BelowError(["operations", i, "after", j], f"{problem}, which is listed later; list it first")
             if operation.name in known:
                 problem = f"two operations are called {operation.name!r}; rename one"
                 raise BelowError(["operations", i, "name"], problem)
-            known.append(operation.name)
+            known.add(operation.name)
         return self
 
 

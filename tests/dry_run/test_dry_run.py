@@ -255,6 +255,21 @@ def test_a_plan_has_the_ranks_of_its_job_on_any_machine(world: int, nodes: int |
 
 @torch_needed
 @pytest.mark.ranks
+def test_calls_of_all_groups_of_a_dimension_are_one_operation(tmp_path: Path) -> None:
+    """The ranks that are recorded are in several groups, whose names in torch differ; the plan says how far apart the
+    ranks of a group are, and does not list them."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"{BEGIN}mesh = dist.init_device_mesh('cuda', (4, 2, 8), mesh_dim_names=('outer', 'inner', 'tp'))\n"
+        "for name in mesh.mesh_dim_names:\n    dist.all_reduce(torch.ones(4), group=mesh[name].get_group())\n"
+    )
+    operations = dry_run(str(path), world=64, on="hgx-h100").scenario["workload"]["operations"]
+    groups = [each["groups"] for each in operations if "collective" in each]
+    assert groups == [{"size": 4, "apart": 16}, {"size": 2, "apart": 8}, {"size": 8, "apart": 1}]
+
+
+@torch_needed
+@pytest.mark.ranks
 def test_a_machine_may_be_keys_of_a_topology(tmp_path: Path) -> None:
     """The plan has the keys; nodes follow from the ranks, and are no key."""
     path = tmp_path / "train.py"

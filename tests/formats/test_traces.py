@@ -193,7 +193,7 @@ def test_old_traces_have_no_sizes(tmp_path: Path) -> None:
     path.write_text(json.dumps(kineto(**about)))
     assert imported([path], plan, "--set", "step=all")["time_us"] == 2000
     text = " ".join(plan.read_text().split())
-    assert text.count("groups: - [0, 2] - [1, 3]") == 2 and text.count(f"size: {2 << 20} B") == 2
+    assert text.count("groups: {size: 2, apart: 2}") == 2 and text.count(f"size: {2 << 20} B") == 2
 
 
 @pytest.mark.parametrize(

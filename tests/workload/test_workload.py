@@ -193,6 +193,7 @@ def test_groups_that_share_no_link_do_not_disturb_each_other() -> None:
     }
     pair = alone_ps("all_reduce", 8 * 2**20, ranks=2)
     assert step({"operations": [own]}).time_ps == pair
+    assert step({"operations": [{**own, "groups": {"size": 2}}]}).time_ps == pair
     both = [{**own, "groups": [[0, 1]], "name": name, "stream": name} for name in ("data", "tensor")]
     assert step({"operations": both}).time_ps == pytest.approx(2 * pair, rel=0.01)
 
@@ -302,6 +303,7 @@ def test_the_row_of_a_step() -> None:
         ({"template": "mean", "size": "3 B"}, "3 B is no whole number of float32 elements; write a multiple of 4 B"),
         ({"template": "scatter", "size": "4 MiB", "root": 9}, "test:1:1: workload: there is no rank 9"),
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "a rank is in several groups"),
+        ({"operations": [{"name": "a", "time": "1 ms", "groups": {"size": 3}}]}, "do not fill groups of 3 ranks"),
     ],
 )
 def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str) -> None:

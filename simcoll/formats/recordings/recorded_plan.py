@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from simcoll.config import yaml_tree
-from simcoll.config.grouping import grouped
+from simcoll.config.grouping import equal_groups, grouped
 from simcoll.config.input_files import ImportLog
 from simcoll.errors import InputError
 from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What
@@ -95,7 +95,7 @@ def document(
     return {
         "name": "recorded-step",
         "topology": topology,
-        **({"ranks": n} if n != nodes * gpus else {}),
+        "ranks": n,
         "dtype": dtype,
         "workload": {
             **({"measured_on": {**topology}} if measured else {}),
@@ -333,13 +333,28 @@ class _Merge:
             {self.made[rank][before] for rank, at in places.items() for before in self.steps[rank][at].after}
         )
         kind = {"kind": head.kind} if head.kind != COMPUTE and not head.call else {}
-        who = {"groups": [*map(list, groups)]} if len(groups) > 1 else {"ranks": [*groups[0]]}
+        who = {"groups": _equal(groups, self.n)} if len(groups) > 1 else {"ranks": [*groups[0]]}
         who = {} if [*groups[0]] == [*range(self.n)] else who
         self.found.append(
             {"name": name, "stream": head.stream, **kind, **what, **who, **({"after": after} if after else {})}
         )
         for rank, at in places.items():
             self.made[rank][at] = name
+
+
+def _equal(groups: Sequence[Sequence[int]], n: int) -> Any:
+    """Return groups as the key `groups` has them: by size and distance if they are all ranks, else as lists.
+
+    >>> _equal([(0, 2), (1, 3), (4, 6), (5, 7)], 8), _equal([(0, 2)], 8)
+    ({'size': 2, 'apart': 2}, [[0, 2]])
+    """
+    listed = sorted(map(tuple, groups))
+    first = listed[0]
+    size, apart = len(first), first[1] - first[0] if len(first) > 1 else 1
+    same = apart > 0 and len(groups) * size == n and n % (size * apart) == 0
+    return (
+        {"size": size, "apart": apart} if same and equal_groups(n, size, apart) == (*listed,) else [*map(list, groups)]
+    )
 
 
 def _what(head: Interval) -> What:
