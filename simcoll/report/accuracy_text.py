@@ -16,6 +16,8 @@ SHOWN = 6  # hypotheses in the table
 WORST = 3  # regions listed in a line
 ROWS = 100  # rows of the table: of more, those that are slow or fast are shown
 MANY = 9  # regions: up to so many, all are shown
+_SURE: Final = {"clear": "clearly", "likely": "likely", "open": "one of several explanations"}
+_STEPS: Final = 4  # lines of advice
 _FITTED = {  # by confidence: the calls that the profile was fitted to
     "calibrated": "such calls",
     "interpolated": "such calls",
@@ -155,7 +157,14 @@ def diagnosis_text(document: dict[str, Any]) -> str:
         *_ranked(document),
         *_verdict(document),
     ])  # fmt: skip
-    return "\n".join([text_table.wrapped(of_diagnosis(document), "  "), text_table.remarks_wrapped(findings)])
+    first = [text_table.wrapped(of_diagnosis(document), "  "), *advice(document)]
+    return "\n".join([*first, text_table.remarks_wrapped(findings)])
+
+
+def advice(document: Mapping[str, Any]) -> list[str]:
+    """Return in lines how sure a finding of `diagnose` is, and what to do next."""
+    sure = [f"how sure: {_SURE[document['confidence']]}"] if document["verdict"] == "finding" else []
+    return [*sure, *(text_table.wrapped(f"next: {line}", "  ") for line in document["next"][:_STEPS])]
 
 
 def _fitted(confidence: str) -> str:
@@ -231,8 +240,7 @@ def _verdict(document: dict[str, Any]) -> list[str]:
     behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
     verdict += f", {behind[document['sure']]} {others[0]}" if others else ""
     left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
-    decide = [f"# next: {line}" for line in document["next"]]
-    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {verdict}", *decide]
+    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {verdict}"]
 
 
 def _listed(regions: list[dict[str, Any]]) -> str:

@@ -11,11 +11,10 @@ from typing import Any, Final, NamedTuple
 from simcoll.config import text_table
 from simcoll.config.grouping import grouped
 from simcoll.config.text_table import wrapped
-from simcoll.report.accuracy_text import diagnosis_text
+from simcoll.report.accuracy_text import advice, diagnosis_text
 from simcoll.report.verdicts import of_diagnosis
 
 STATUS: Final = {"healthy": 0, "finding": 1, "unknown": 2}
-_SURE: Final = {"clear": "clearly", "likely": "likely", "open": "one of several explanations"}
 _OTHERS: Final = 4  # alternatives and remarks of a kind that are listed
 _ROWS: Final = 8  # of tables
 _CALL: Final = ("collective", "ranks", "size_bytes", "measured_us", "expected_us", "low_us", "high_us", "verdict")
@@ -43,10 +42,8 @@ def triage_text(document: Mapping[str, Any]) -> str:
     document = _shortened(document)
     lines = [wrapped(sentence(document), "  ")]
     place = [f"{name} {document['where'][name]}" for name in _PLACES if (document["where"] or {}).get(name) is not None]
-    if document["verdict"] == "finding":
-        lines += [f"where: {', '.join(place)}"] if place else []
-        lines += [f"how sure: {_SURE[document['confidence']]}"]
-    lines += [wrapped(f"next: {line}", "  ") for line in document["next"][:_OTHERS]]
+    lines += [f"where: {', '.join(place)}"] if place and document["verdict"] == "finding" else []
+    lines += advice(document)
     lines += ["", *(_quoted(each) for each in document["evidence"])]
     lines += _listed("other findings", [f"{each['cause']}: {each['text']}" for each in document["also"]])
     why = grouped((each for each in document["alternatives"] if each["excluded_by"]), lambda each: each["excluded_by"])

@@ -131,8 +131,7 @@ def _of_times(document: JsonAnswer) -> str:
         return f"Off, and nothing that was tried explains it: {where}."
     how = "Faster than expected, which is no fault" if only_faster(off) else "Off"
     best = f"{explanation(document)} explains it best"
-    decides = f"; {document['next'][0]}" if document["next"] and document["also"] else ""
-    return f"{how}: {where}; {best}{decides}."
+    return f"{how}: {where}; {best}."
 
 
 def _listed(names: Sequence[str], word: str) -> str:

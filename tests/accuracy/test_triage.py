@@ -206,6 +206,28 @@ def test_a_setting_of_the_log_explains_a_table(tmp_path: Path) -> None:
     assert "That alone predicts" in found["text"]
 
 
+@pytest.mark.parametrize("busbw", [20.0, 300.0])
+def test_what_nobody_wants_is_the_finding_of_a_slow_table(busbw: float, tmp_path: Path) -> None:
+    """GPUDirect off at one end is named with its rate, whether the table is slower or faster than that."""
+    found = diagnosis(tmp_path, NODES + linked("/GDRDMA", ""), NODES + table(busbw))
+    assert (found["cause"], found["where"]["host"]) == ("gpudirect off", "n1"), found["text"]
+    assert f"you measured {busbw:.3g}" in found["text"]
+
+
+def test_settings_explain_a_table_together(tmp_path: Path) -> None:
+    """Two channels cost nothing beside NVLS, and NVLS alone less than both: both are named with what they give."""
+    both = {"NCCL_NVLS_ENABLE": "0", "NCCL_MAX_NCHANNELS": "2"}
+    expected = simcoll.predict("all_reduce", on="hgx-h100", size="4 GiB", env=both)
+    algbw = expected.busbw * 8 / 14
+    rows = TABLE.format(time=2**30 / algbw / 1e3, time4=2**32 / algbw / 1e3, algbw=algbw, busbw=expected.busbw)
+    log = "".join(NODES.splitlines(True)[:8]) + said(0, "NCCL INFO NCCL_MAX_NCHANNELS set by environment to 2.")
+    log += said(0, "NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.")
+    log += said(0, "NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.")
+    found = diagnosis(tmp_path, log + rows)
+    assert all(f"{name}={value} is set" in found["text"] for name, value in both.items()), found["text"]
+    assert "BUFFSIZE" not in found["text"] and "Together they predict" in found["text"]
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_forced_protocol_explains_a_table(together: bool, tmp_path: Path) -> None:
     """A variable of the log explains a table, in the file of the table as in one beside it."""
@@ -216,10 +238,13 @@ def test_a_forced_protocol_explains_a_table(together: bool, tmp_path: Path) -> N
 
 
 def test_healthy_times_acquit_a_setting(tmp_path: Path) -> None:
-    """A variable that is set is no cause, if times are as they should be."""
+    """A variable that is set and a warning of what costs time are no causes, if times are as they should be."""
     expected = simcoll.predict("all_reduce", on="hgx-h100", nodes=2, size="4 GiB").busbw
     log = NODES + linked("/GDRDMA", "/GDRDMA") + said(0, "NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.")
-    assert diagnosis(tmp_path, log, NODES + table(expected))["verdict"] == "healthy"
+    warned = said(
+        0, "graph/xml.cc:311 NCCL WARN Could not open XML topology file /opt/a.xml : No such file or directory"
+    )
+    assert diagnosis(tmp_path, log + warned, NODES + table(expected))["verdict"] == "healthy"
     damaged = NODES + table(expected).replace("      0\n", "      7\n")
     assert diagnosis(tmp_path, log, damaged)["cause"] == "wrong data"
     unknown = [text.replace("H100", "other") for text in (log, NODES + table(expected / 9))]
@@ -260,6 +285,14 @@ def test_the_tree_of_devices_is_the_machine(tmp_path: Path) -> None:
     for rate, verdict in ((expected, "healthy"), (expected / 4, "finding")):
         found = diagnosis(tmp_path, tree(370.8, 12.5) + table(rate))
         assert (found["machine"], found["verdict"]) == (slower, verdict), found["text"]
+
+
+def test_a_host_with_slower_nics_is_named(tmp_path: Path) -> None:
+    """A host's NICs are slower than another's, in the tree of devices as in the list of NICs, whose unit is Mb/s."""
+    listed = "NCCL INFO NET/IB: [0] mlx5_0:uverbs0:1/IB provider=Mlx5 speed={speed} pciPath=/sys/devices/0 ar=1"
+    found = diagnosis(tmp_path, NODES + tree(370.8, 50.0) + said(1, listed.format(speed=200000)))
+    assert (found["cause"], found["where"]["host"]) == ("slow nic", "n1")
+    assert diagnosis(tmp_path, NODES + tree(370.8, 50.0) + said(1, listed.format(speed=400000)))["cause"] is None
 
 
 def test_what_is_assumed_makes_no_finding(tmp_path: Path) -> None:

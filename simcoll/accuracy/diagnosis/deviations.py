@@ -172,9 +172,8 @@ class MeasuredTable:
     machine; `small` (n,) flags points whose times show the launch.
 
     `series` lists the point numbers of each series in order of size; `groups` lists those of each region of each
-    series. `bands` belong to the points. `case` (n,) numbers the scenario of each point among the `scenarios`, and
-    `scale` (n,) is its time over that of this scenario. The table names the `gpus`, and the variables of the
-    `environment` (None: it does not show the environment).
+    series. `bands` belong to the points. `case` (n,) numbers the scenario of each point among the `scenarios`. The
+    table names the `gpus`, and the variables of the `environment` (None: it does not show the environment).
     """
 
     measured: Floats
@@ -184,7 +183,6 @@ class MeasuredTable:
     groups: tuple[tuple[int, ...], ...]
     bands: Bands
     case: Numbers
-    scale: Floats
     scenarios: tuple[Scenario, ...]
     gpus: tuple[str, ...] = ()
     environment: frozenset[str] | None = None

@@ -22,7 +22,7 @@ from simcoll.accuracy.measured_points import RowQuestions, question, suspicious,
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
 from simcoll.config.grouping import alike, grouped
-from simcoll.config.numpy_helpers import Floats, Numbers, distinct
+from simcoll.config.numpy_helpers import Floats, Numbers
 from simcoll.errors import Diagnostic, InputError
 from simcoll.formats.measured import MeasuredRow, environment, gpu_names, parse_measured, remarks, wrong_data
 from simcoll.measurement.cases_of_points import Tell
@@ -43,28 +43,24 @@ SCHEMA: Final = "simcoll.diagnose/2"
 WRONG_DATA: Final = "wrong data"  # the verdict when times are healthy and results are wrong
 SOUND: Final = 0.9  # of the shortest possible time: links that are a tenth faster than in their file are no wonder
 UNIT: Final = 0.2  # |log 1000| by which times in another unit may differ from expected ones: a factor of four
-MOST_SIZES: Final = 128  # of a series that are predicted: six an octave, from 1 KiB to 1 GiB
+MOST_SIZES: Final = 128  # of a series that are judged: six an octave, from 1 KiB to 1 GiB
 _POINT: Final = ("collective", "ranks", "nodes", "size_bytes", "dtype", "algorithm", "protocol")
 
 
 @dataclass(frozen=True)
 class _DiagnosedRows:
     """Measured rows (n). Equal rows are one case (m): its scenario, and its predicted row on the healthy machine.
-
-    `case` (n,) is the number of each row's case. Of a series with more than MOST_SIZES sizes, only so many are cases;
-    others belong to the nearest. `scale` (n,) is a row's time over that of its case.
-    """
+    `case` (n,) is the number of each row's case."""
 
     rows: tuple[MeasuredRow, ...]
     case: Numbers
-    scale: Floats
     scenarios: tuple[Scenario, ...]
     results: tuple[ResultRow, ...]
 
     @property
     def predicted(self) -> Floats:
         """Predicted times (n,), in us."""
-        times: Floats = np.array([result["time_us"] for result in self.results])[self.case] * self.scale
+        times: Floats = np.array([result["time_us"] for result in self.results])[self.case]
         return times
 
     def bands(self, names: Sequence[str], noisy: float) -> Bands:
@@ -102,7 +98,8 @@ def diagnosed(
     measured = parse_measured(text, source, table_join.defaults(kept), chosen=True)
     asking = RowQuestions(system, sets)
     rows = table_join.kept(measured, kept, source)
-    asked, refused = _predicted_rows(rows, asking, tell)
+    judged = _thinned(rows)
+    asked, refused = _predicted_rows(judged, asking, tell)
     if not asked.rows:
         problem = f"{source}: none of {refused.total()} measured rows can be predicted"
         raise InputError(problem, next(iter(refused), "give rows of collectives that `simcoll list algorithms` shows"))
@@ -119,7 +116,7 @@ def diagnosed(
         base, ranked = sound, [sound]
     document = _document(system, asked, table, names, base, ranked, refused)
     warnings = [
-        *_between(asked),
+        *([f"{len(judged)} of {len(rows)} rows are judged: sizes spread evenly"] if len(judged) < len(rows) else []),
         *remarks(text, source, rows),
         *table_join.filled(rows, kept),
         *asking.warnings(rows),
@@ -147,57 +144,34 @@ def _predicted_rows(
             raise InputError("--set gives several values", "give one value")
         if points:
             asked[key] = replace(points[0], scenario=_forced(points[0], row))
-    log_size = {key: float(np.log(max(1, asked[key].scenario.nbytes))) for key in asked}
-    series = [
-        sorted(members, key=log_size.__getitem__)
-        for members in grouped(asked, lambda key: question(replace(of_key[key], size_bytes=0))).values()
-    ]
-    case = {
-        key: members[nearest]
-        for members in series
-        for key, nearest in zip(members, _cases(np.array([log_size[key] for key in members])), strict=True)
-    }
-    cases = list(dict.fromkeys(case.values()))
 
     def begins(number: int) -> None:
-        tell(f"{number} of {len(cases)} points predicted")
+        tell(f"{number} of {len(asked)} points predicted")
 
     # Totals suffice, as no answer shows the course of a run.
-    results = dict(zip(cases, sweep.run_points([asked[key] for key in cases], begins, keep="totals"), strict=True))
-    good = {key: number for number, key in enumerate(key for key in cases if results[key].status == "ok")}
-    log_time: dict[Hashable, float] = {}  # of every size, between those of the cases
-    for members in series:
-        if known := [key for key in members if key in good]:
-            took = [np.log(results[key]["time_us"]) for key in known]
-            at, sizes = ([log_size[key] for key in keys] for keys in (known, members))
-            log_time |= zip(members, np.interp(sizes, at, took).tolist(), strict=True)
+    results = dict(zip(asked, sweep.run_points(list(asked.values()), begins, keep="totals"), strict=True))
+    good = {key: number for number, key in enumerate(key for key in asked if results[key].status == "ok")}
     refused: Counter[str] = Counter()
     for key, row in zip(questions, selected, strict=True):
-        if case.get(key) not in good:
-            refused[results[case[key]].status if key in case else f"simcoll has no algorithm {row.algorithm!r}"] += 1
-    kept = [(key, row) for key, row in zip(questions, selected, strict=True) if case.get(key) in good]
+        if key not in good:
+            refused[results[key].status if key in asked else f"simcoll has no algorithm {row.algorithm!r}"] += 1
+    kept = [(key, row) for key, row in zip(questions, selected, strict=True) if key in good]
     return _DiagnosedRows(
         rows=tuple(row for _, row in kept),
-        case=np.array([good[case[key]] for key, _ in kept], np.int64),
-        scale=np.exp(np.array([log_time[key] - log_time[case[key]] for key, _ in kept], np.float64)),
+        case=np.array([good[key] for key, _ in kept], np.int64),
         scenarios=tuple(asked[key].scenario for key in good),
         results=tuple(results[key] for key in good),
     ), refused
 
 
-def _between(asked: _DiagnosedRows) -> list[str]:
-    """Return a line if only some of the sizes are predicted."""
-    other = np.count_nonzero(asked.scale != 1)
-    some = f"of the {len(asked.scenarios)} sizes that are predicted"
-    return [f"expected times of {other} of {len(asked.rows)} rows lie between those {some}"] if other else []
-
-
-def _cases(log_sizes: Floats) -> list[int]:
-    """Return for each of a series' sizes, in order, the position of its case: the nearest of MOST_SIZES of them."""
-    chosen = distinct(np.linspace(0, len(log_sizes) - 1, min(len(log_sizes), MOST_SIZES)).round().astype(int))
-    middles = (log_sizes[chosen][1:] + log_sizes[chosen][:-1]) / 2
-    found: list[int] = chosen[np.searchsorted(middles, log_sizes)].tolist()
-    return found
+def _thinned(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Return the rows with MOST_SIZES sizes of each series at most, spread evenly from the smallest to the largest."""
+    left = set[Hashable]()
+    for members in grouped(rows, lambda row: question(replace(row, size_bytes=0))).values():
+        by_size = grouped(sorted(members, key=lambda row: row.size_bytes), question)
+        at = np.linspace(0, len(by_size) - 1, min(len(by_size), MOST_SIZES)).round().astype(int)
+        left |= {list(by_size)[number] for number in at.tolist()}
+    return [row for row in rows if question(row) in left]
 
 
 def _forced(point: Point, row: MeasuredRow) -> Scenario:
@@ -223,9 +197,7 @@ def _table(asked: _DiagnosedRows, variables: frozenset[str] | None) -> tuple[Mea
     shown = gpu_names.named(asked.rows), variables
     spread = noise(np.log(measured / expected), asked.series, sizes)[0].spread
     bands = asked.bands(names, NORMAL_90 * spread if len(sizes) - len(series) >= FEWEST else 0.0)
-    return MeasuredTable(
-        measured, predicted, small, series, groups, bands, asked.case, asked.scale, asked.scenarios, *shown
-    ), names
+    return MeasuredTable(measured, predicted, small, series, groups, bands, asked.case, asked.scenarios, *shown), names
 
 
 def _interval(scenario: Scenario, result: Mapping[str, Any], region: str) -> tuple[float, float] | None:
@@ -265,7 +237,7 @@ def _check_possible(
     """Raise InputError if rows take less time than any schedule on these links, unless another machine explains it."""
     if best.hypothesis.rarity == ANOTHER and best.explains(base):
         return
-    least = np.array([result["lower_bound_us"] or 0.0 for result in asked.results])[asked.case] * asked.scale
+    least = np.array([result["lower_bound_us"] or 0.0 for result in asked.results])[asked.case]
     ratios = base.predicted / table.measured
     impossible = (table.measured < SOUND * least) & (table.bands.distances(1 / ratios) < -1)
     if not impossible.any():

@@ -65,7 +65,7 @@ class HypothesisTimes:
             times: Floats = np.array([self._time(hypothesis, case) for case in cases.tolist()])
         except (RefusedError, InputError):
             return None
-        return times[which] * self._table.scale[chosen]
+        return times[which]
 
     def _time(self, hypothesis: Hypothesis, case: int) -> float:
         point, change = self._bound(hypothesis, case), hypothesis.setting

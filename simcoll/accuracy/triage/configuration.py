@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from simcoll.accuracy.triage.findings import Confidence, Evidence, Finding, Where
-from simcoll.accuracy.triage.machine_of_log import system_of
+from simcoll.accuracy.triage.machine_of_log import slow_nics, system_of
 from simcoll.formats.debug_logs.log_facts import LogFacts, Source
 from simcoll.formats.debug_logs.log_lines import VARIABLE
 from simcoll.nccl.environment import NcclEnv
@@ -60,7 +60,7 @@ def settings(facts: LogFacts, machine: str | None, named: bool) -> list[Setting]
     it has is an assumption."""
     system = system_of(machine)
     rules = (_unlike(facts), _sockets(facts, system), _gpudirect(facts), _within_nodes(facts),
-             _nics(facts, system, named), _nvls(facts), _variables(facts))  # fmt: skip
+             _slow_nics(facts), _nics(facts, system, named), _nvls(facts), _variables(facts))  # fmt: skip
     every = itertools.chain.from_iterable(rules)
     return [replace(each, finding=replace(each.finding, when=float(number))) for number, each in enumerate(every)]
 
@@ -176,6 +176,12 @@ def _gpudirect(facts: LogFacts) -> Iterator[Setting]:
     yield _setting("gpudirect off", text, shown, ["env.NCCL_NET_GDR_LEVEL=LOC"], host, device, cure=cure)
 
 
+def _slow_nics(facts: LogFacts) -> Iterator[Setting]:
+    for host, rate, usual, source in slow_nics(facts):
+        text = f"NICs of {host} run at {8 * rate:.4g} Gb/s, and those of others at {8 * usual:.4g}."
+        yield _setting("slow nic", text, [source], [f"topology.nic_bandwidth={rate:g} GB/s"], host)
+
+
 def _nics(facts: LogFacts, system: SystemFile | None, named: bool) -> Iterator[Setting]:
     """Yield NICs that a host lacks, and fewer NICs than the machine has because of NCCL_IB_HCA."""
     counts = {host: len(nics) for host, nics in facts.nics.items()}
@@ -196,7 +202,8 @@ def _nics(facts: LogFacts, system: SystemFile | None, named: bool) -> Iterator[S
         shown = [*by_host.values(), *(next(iter(nics.values())) for nics in facts.nics.values())]
         cure = "variable" if value else "nic missing"
         found = _setting("fewer nics", text, shown, _hca(most, system), sure="likely", blamed=False, cure=cure)
-        yield found if named else replace(found, finding=replace(found.finding, role="undecided"))
+        decides = ("name the machine (--on): if its nodes have no more NICs, this is as it should be",)
+        yield found if named else replace(found, finding=replace(found.finding, role="undecided", decides=decides))
 
 
 def _hca(used: int, system: SystemFile | None) -> list[str]:

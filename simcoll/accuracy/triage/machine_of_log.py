@@ -4,8 +4,9 @@ by the tree of devices that NCCL prints (NCCL_DEBUG_SUBSYS=GRAPH)."""
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from simcoll import units
@@ -22,7 +23,7 @@ _COMMON: Final = ("hgx-h100", "hgx-h200", "dgx-a100", "hgx-b200", "hgx-b300")  #
 _EQUAL: Final = (
     0.03  # share by which rates may differ: NCCL rounds them, and InfiniBand's are a little below Ethernet's
 )
-_LINK: Final = re.compile(r"(NVL|NET)\[([0-9]{1,6}(?:\.[0-9]{1,6})?)\] - \w+/")
+_LINK: Final = re.compile(r"(NVL|NET)\[([0-9]{1,6}(?:\.[0-9]{1,6})?)\] - \w+/|NET/IB ?: \[.* speed=([0-9]{1,9})\b")
 _GPU: Final = re.compile(r"GPU/(\S{1,40}) \(")
 
 
@@ -40,10 +41,27 @@ def device_tree(facts: LogFacts) -> DeviceTree:
     """Return what the tree of the first host says."""
     lines = [source.line.text for source in facts.system if source.line.host == facts.system[0].line.host]
     rates = {"NVL": 0.0, "NET": 0.0}
-    for kind, rate in (match for line in lines for match in _LINK.findall(line)):
-        rates[kind] = max(rates[kind], float(rate))
+    for kind, rate in (link for line in lines for link in _links(line)):
+        rates[kind] = max(rates[kind], rate)
     gpus = {match for line in lines for match in _GPU.findall(line)}
     return DeviceTree(len(gpus), rates["NVL"], rates["NET"], facts.system[0] if lines else None)
+
+
+def _links(line: str) -> Iterator[tuple[str, float]]:
+    """Yield the links (NVL, NET) of a line about devices with their GB/s; NCCL prints a NIC's speed in Mb/s."""
+    for kind, rate, speed in _LINK.findall(line):
+        yield kind or "NET", float(rate or float(speed) / 8000)
+
+
+def slow_nics(facts: LogFacts) -> list[tuple[str, float, float, Source]]:
+    """Return the hosts whose slowest NIC is slower than that of another host, with both rates in GB/s, and a line."""
+    least: dict[str, tuple[float, Source]] = {}
+    for source in facts.system:
+        for kind, rate in _links(source.line.text):
+            if kind == "NET" and rate < least.get(source.line.host or "", (math.inf,))[0]:
+                least[source.line.host or ""] = rate, source
+    usual = max((rate for rate, _ in least.values()), default=0.0)
+    return [(host, rate, usual, at) for host, (rate, at) in least.items() if rate < usual and not _is_near(rate, usual)]
 
 
 def _is_near(one: float, other: float) -> bool:

@@ -34,6 +34,7 @@ _WHOLE: Final = re.compile(  # a whole line of NCCL's log, with a launcher's lab
 _OF_TABLES: Final = re.compile(r"\bnranks[ =]+[0-9]+|version.*")  # what says more of a table
 HALF: Final = 0.5  # share of the error that may remain, if a setting explains a table
 PART: Final = 0.8  # and if it explains a part
+NEARER: Final = 0.9  # share of the error that may remain if a further setting counts
 
 
 def looks(file: GivenFile) -> bool:
@@ -99,14 +100,14 @@ def read(files: Sequence[GivenFile], case: Case) -> Iterator[Finding]:
                 raise
             yield Finding.of("table not judged", {"why": str(error.diagnostics[0])})
     yield from found
+    case.notes["tables are sound"] = bool(found) and all(finding.role == "sound" for finding in found)
     explained = {finding.cause for finding in found if finding.role in ("cause", "undecided")}
-    healthy = bool(found) and all(finding.role == "sound" for finding in found)
     for setting in settings:
-        finding = setting.finding
-        if finding.cause not in explained:
-            acquitted = finding.slows and (healthy or explained)
-            sure: Confidence = "likely" if finding.slows and found else finding.confidence
-            yield replace(finding, confidence=sure) if setting.blamed and not acquitted else setting.as_remark()
+        if setting.finding.cause not in explained:
+            acquitted = setting.finding.slows and explained
+            sure: Confidence = "likely" if setting.finding.slows and found else setting.finding.confidence
+            blamed = setting.blamed and not acquitted
+            yield replace(setting.finding, confidence=sure) if blamed else setting.as_remark()
 
 
 def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
@@ -138,12 +139,13 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
         text = f"{of_diagnosis(document)} The log has a line for each call; writing them takes this time."
         finding = replace(finding, role="sound", cause="healthy", text=text)
     yield finding
-    for setting, under in tried[: sum(bool(setting.sets) for setting in settings)]:
-        if {*setting.sets} <= {*sets}:
+    for setting, under in tried:
+        if {*setting.sets} <= {*sets} or setting not in settings:
             continue
-        rate = _rate(under)
-        why = f"{setting.finding.text} That predicts {rate.expected:.3g} GB/s, you measured {rate.measured:.3g}."
-        yield Finding(setting.finding.cause, why, "excluded")
+        rate, found = _rate(under), setting.finding
+        why = f"{found.text} That alone predicts {rate.expected:.3g} GB/s, you measured {rate.measured:.3g}."
+        wrong = setting.blamed and found.role == "cause"  # nobody wants it, whatever else slows the table down
+        yield replace(found, text=why, confidence="likely") if wrong else Finding(found.cause, why, "excluded")
     yield from (Finding(cause, why, "excluded") for cause, why in excluded.items())
 
 
@@ -169,17 +171,34 @@ def time_us(collective: str, size: int, ranks: int, nodes: int, case: Case, sets
 
 
 def _tried(text: str, name: str, settings: Sequence[Setting], case: Case) -> Iterator[tuple[Setting, Document]]:
-    """Yield the settings that can be simulated, each with the diagnosis of the table under it; then all at once."""
-    sets = [setting for setting in settings if setting.sets]
-    if len(sets) > 1:
-        keys = {text.partition("=")[0]: text for setting in reversed(sets) for text in setting.sets}
-        sets.append(Setting(sets[0].finding, tuple(keys.values()), sets[0].blamed))
-    for setting in sets:
-        try:
-            chosen = (*case.sets, *setting.sets)
-            yield setting, diagnosed(text, name, str(case.machine), case.where, chosen, case.tell, excluded=None)
-        except SimcollError:  # such a machine cannot be set so
-            continue
+    """Yield the settings that can be simulated, each with the diagnosis of the table under it; then those together that
+    bring it nearer."""
+    alone = [(setting, under) for setting in settings if setting.sets if (under := _under(text, name, setting, case))]
+    yield from alone
+    both: tuple[Setting, Document] | None = None
+    for setting, under in sorted(alone, key=lambda pair: _error(pair[1])) if len(alone) > 1 else ():
+        joined = _joined(both[0], setting) if both else setting
+        now = _under(text, name, joined, case) if both else under
+        if now and (both is None or _error(now) < NEARER * _error(both[1])):
+            both = joined, now
+    if both and both[0] not in settings:
+        yield both
+
+
+def _joined(one: Setting, other: Setting) -> Setting:
+    """Return two settings as one, whose place is that of the first."""
+    first, second = one.finding, other.finding
+    shown, decides = (*first.evidence[:2], *second.evidence[:2]), (*first.decides, second.cure)
+    found = replace(first, text=f"{first.text} {second.text}", evidence=shown, decides=decides)
+    return Setting(found, (*other.sets, *one.sets), one.blamed or other.blamed)
+
+
+def _under(text: str, name: str, setting: Setting, case: Case) -> Document | None:
+    try:
+        chosen = (*case.sets, *setting.sets)
+        return diagnosed(text, name, str(case.machine), case.where, chosen, case.tell, excluded=None)
+    except SimcollError:  # such a machine cannot be set so
+        return None
 
 
 class _Rate(NamedTuple):
@@ -206,7 +225,8 @@ def _error(document: Mapping[str, Any]) -> float:
 
 def _by_setting(setting: Setting, base: Document, under: Document, name: str, sure: Confidence) -> Finding:
     before, after = _rate(base), _rate(under)
-    said = f"That alone predicts {after.expected:.3g} GB/s, you measured {after.measured:.3g}"
+    who = "That alone predicts" if len(setting.sets) == 1 else "Together they predict"
+    said = f"{who} {after.expected:.3g} GB/s, you measured {after.measured:.3g}"
     text = f"{setting.finding.text} {said}; without it {before.expected:.3g} are expected."
     shown = (*setting.finding.evidence, Evidence.of(name, None, before.said))
     return replace(setting.finding, text=text, confidence=sure, evidence=shown)

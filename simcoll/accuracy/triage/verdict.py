@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from simcoll.accuracy.triage import pairs_of_nodes, tables
@@ -58,12 +58,18 @@ def triaged(files: Sequence[GivenFile], case: Case) -> dict[str, Any]:
         described(scenario_files.topology_spec(case.on))  # raises InputError for a name that is none
         case.machine = case.on
     findings = [finding for kind in KINDS if by_kind[kind.name] for finding in kind.read(by_kind[kind.name], case)]
+    if case.notes.get("tables are sound"):  # what only costs time does not
+        findings = [replace(f, role="harmless") if f.role == "cause" and f.slows else f for f in findings]
     read = {name: [visible(file.name) for file in given] for name, given in by_kind.items() if given}
     said, judged = verdict(findings), case.details.get("tables", ())
     others = dict.fromkeys(cause for table in judged for cause in table["also"])
     said["alternatives"] += [{"cause": cause, "excluded_by": None} for cause in others]
     alone = len(files) == 1 and case.present == {tables.KIND} and judged
-    more = judged[0] if alone else {**_machine(case), "files": read, "unread": unread, **case.details}
+    more = (
+        {**judged[0], "next": said["next"]}
+        if alone
+        else {**_machine(case), "files": read, "unread": unread, **case.details}
+    )
     return {**said, **more, "schema": SCHEMA, **_commands(files, case)}
 
 
@@ -100,7 +106,7 @@ def verdict(findings: Iterable[Finding]) -> dict[str, Any]:
     sound = [finding for finding in every if finding.role == "sound"]
     others = [finding for finding in every if finding.role in _RANKED[:2] and finding is not first]
     wrong = role in _RANKED[:3]
-    told = list(dict.fromkeys(finding.text for finding in (*chosen, *sound)))[: 1 if wrong else 2]
+    told = list(dict.fromkeys(finding.text for finding in (*chosen, *sound)))[: 2 if role == "sound" else 1]
     evidence = [asdict(each) for each in (first.evidence if first else ())]
     if role == "sound":
         evidence = [asdict(each) for finding in chosen for each in finding.evidence]

@@ -278,7 +278,7 @@ _RULES: Final = tuple(
         (r"^(\w+): opCount ([0-9a-f]+) .*count ([0-9]+) datatype ([0-9]+) op ([0-9]+) root ([0-9]+) comm (0x\w+)"
          r"(?: \[nranks=([0-9]+)\])?",
          _called),
-        (r"^=== System|^ *\+? ?(?:CPU|GPU|NIC|NET|PCI|NVS|NVL|XGMI)[/\[]", _system),
+        (r"^=== System|^ *\+? ?(?:CPU|GPU|NIC|NET(?=\[)|PCI|NVS|NVL|XGMI)[/\[]|^NET/IB ?: \[.* speed=[0-9]", _system),
     )
 )  # fmt: skip
 
