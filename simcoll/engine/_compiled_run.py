@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -83,7 +82,7 @@ class CompiledRun:
         self.heads = self.fill(links, NEVER, np.int64), self.fill(links, -NEVER, np.int64)
         run = fifo_loop.FifoRun(
             progress=progress,
-            layout=self.once("layout", lambda: self.layout(*self.program.routes[2:])),
+            layout=self.once("layout", self.layout),
             follows=self.once("follows", lambda: self.give(self.ways.follows())),
             servers=self.program.servers,
             free_link=self.free,
@@ -101,21 +100,17 @@ class CompiledRun:
         """Run under `fair` sharing, event by event; return the result."""
         program, ways, caps = self.program, self.ways, self.caps()
         progress = self.progress()
-        hop, shared = self.once("shared", ways.shared)
         ready = self.fill(self.count if self.keep == "hops" else 0, NONE, np.int64)
         run = fair_loop.FairRun(
             progress=progress,
-            layout=self.once("layout", lambda: self.layout(hop, shared)),
+            layout=self.once("layout", self.layout),
             channel=self.give(program.channel),
             sizes=self.give(program.sizes.astype(np.float64)),
-            slowest=self.give(ways.slowest()),
-            most=self.give(ways.most()),
             away=self.give(ways.away()),
-            narrowest=self.give(ways.narrowest()),
             caps=self.links if len(caps) else NONE,
             free_side=self.zeros(self.sides),
             ready=ready,
-            fabric=self.fabric(caps, int(np.diff(hop).max(initial=0))),
+            fabric=self.fabric(caps),
         )
         changes = self.in_time(program.changes) if program.changes else None
         ended, latest = self.loops.like(fair_loop).fair(run, changes)
@@ -141,8 +136,8 @@ class CompiledRun:
         """Return a column of `length` zeros for times in ps, int64."""
         return self.fill(length, 0, np.int64)
 
-    def layout(self, hop: Array, links: Array) -> waits.Layout:
-        """Return the `Layout` that a kernel reads: sizes, parameters, and routes over `links`, beginning at `hop`."""
+    def layout(self) -> waits.Layout:
+        """Return the `Layout` that a kernel reads: sizes, parameters and routes."""
         program, sized, ways, whole, piece = self.program, self.sized, self.ways, NO_TIMES, 0
         if self.repeated:
             whole, piece = program.sizes // self.repeated.piece, len(program.sizes)
@@ -161,8 +156,8 @@ class CompiledRun:
             cap=self.give(cap),
             o_recv=self.give(o_recv if o_recv.any() else NO_TIMES),
             gamma=self.give(gamma),
-            hop=self.give(hop),
-            links=self.give(links),
+            hop=self.give(program.routes.hop),
+            links=self.give(program.routes.links),
             rate_of=self.give(ways.rate_of),
             latency=self.give(program.latencies),
             service=self.give(ways.service),
@@ -326,13 +321,11 @@ class CompiledRun:
             columns = (step, np.concatenate([[0], np.cumsum(left)]), left)
         return waits.Barriers._make([*self.gives(*(column.astype(np.int32) for column in columns)), self.zeros(2)])
 
-    def fabric(self, caps: Array, width: int) -> fair_loop.FairFabric:
-        """Return a fabric without flows. The bandwidth caps of channels (`caps`) become extra links; a flow uses up to
-        `width` links."""
-        fill, ways = self.fill, self.ways
-        capacity = self.program.bandwidths.astype(np.float64)
-        flows, links = int(self.program.channel.max(initial=-1)) + 1, self.links
-        rates = [*capacity.tolist(), *caps.tolist(), *ways.rates[ways.later].tolist()]
+    def fabric(self, caps: Array) -> fair_loop.FairFabric:
+        """Return a fabric without flows. The bandwidth caps of channels (`caps`) become extra links."""
+        fill, capacity = self.fill, np.append(self.program.bandwidths.astype(np.float64), caps)
+        flows, links = int(self.program.channel.max(initial=-1)) + 1, len(capacity)
+        width = int(np.diff(self.program.routes.hop).max(initial=0)) + bool(len(caps))
         return fair_loop.FairFabric(
             path=fill(flows * width, 0),
             length=fill(flows, 0),
@@ -342,11 +335,10 @@ class CompiledRun:
             count=fill(links, 0),
             after=fill(flows * width, NONE),
             before=fill(flows * width, NONE),
-            capacity=self.give(np.append(capacity, caps)),
+            capacity=self.give(capacity),
             available=fill(links, 0.0, float),
             share=fill(links, 0.0, float),
             unfixed=fill(links, 0.0, float),
-            bound=float(min(rates, default=math.inf)),  # one type; a host by itself has no links
             on=fill(flows, NONE, int),
             began=fill(flows, 0, int),
             rest=fill(flows, 0.0, float),
@@ -357,7 +349,6 @@ class CompiledRun:
             full=fill(flows, 0, int),
             due=fill(flows, NEVER, int),
             solved=fill(flows, 0.0, float),
-            narrowest=fill(flows, NONE),
             ends=self.heap(flows, tracked=flows),
             links=fill(links, 0),
             members=fill(flows, 0),

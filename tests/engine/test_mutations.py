@@ -68,7 +68,9 @@ BROKEN: dict[str, Mutation] = {
     "a whole flow at full rate is rounded twice": Mutation(
         FAIR, "replan", "whole[c] and rate[c] == fabric.most[c]", "False"
     ),
-    "narrow links of one flow do not limit it": Mutation(FAIR, "fill", "rate >= fabric.bound", "tightest < 0"),
+    "a cap does not limit its channel": Mutation(
+        FAIR, "aim", "run.caps >= 0 and capacity[run.caps + c] < math.inf", "False"
+    ),
     "rates do not rise when a flow has ended": Mutation(FAIR, "leave", TOUCH, "pass"),
     "receive sides do not queue": Mutation(FIFO, "go_on", QUEUE, f"t + {RECEIVE}"),
     "receive sides of fair links do not queue": Mutation(FAIR, "fair", "max(t, free_side[side[i]])", "t"),
@@ -91,10 +93,9 @@ BROKEN: dict[str, Mutation] = {
     "links are merged that have two before them": Mutation(
         TABLES, "follows", "(before >= 0) & ~several", "(before >= 0)"
     ),
-    "links of two channels are shared with nobody": Mutation(
-        TABLES, "shared", "(first < last)[links]", "(first > last)[links]"
+    "the widest link limits a flow": Mutation(
+        FAIR, "aim", "capacity[link] < capacity[slowest]", "capacity[link] > capacity[slowest]"
     ),
-    "the widest link limits a flow": Mutation(TABLES, "narrowest", "np.minimum", "np.maximum"),
 }
 
 BROKEN_TASKS = {  # in programs of several operations
@@ -140,16 +141,13 @@ BROKEN_CHANGES = {  # on links that change
         FIFO, "serve", "max(at[e], came, free)", "max(came, free)"
     ),
     "flows do not learn what limits them": Mutation(
-        FAIR,
-        "change",
-        "fabric.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.capacity)",
-        "pass",
+        FAIR, "change", "n_touched = touch(link, now, fabric, n_touched)", "pass"
     ),
     "a flow that sets out later takes the old way": Mutation(
         FAIR, "set_out", "w = changes.turns.way_after[changes.turns.passed[0] * changes.turns.ways + w]", "pass"
     ),
     "flows go on where they were": Mutation(FAIR, "send_again", "w != turns.taken[i]", "False"),
-    "flows set out on links as they were": Mutation(FAIR, "limit_now", "capacity[narrowest[c]]", "1.0"),
+    "flows set out on links as they were": Mutation(FAIR, "aim", "rate_of = changes.rate_of", "pass"),
 }
 
 

@@ -1,8 +1,7 @@
 """The event loop of the fast engine for max-min fair sharing of links (`fair`); see docs/time.md.
 
-A channel sends one transfer at a time, so flows are numbered by channel. A link that only one channel takes is left out
-of `FairFabric.path`: nothing is shared there, and it only caps the rate of that channel's flow. This cap is the flow's
-`narrowest` link, the lowest number among equals. It may be a shared link, which limits a flow anyway.
+A channel sends one transfer at a time, so flows are numbered by channel. The cap of a channel is one more link, behind
+those of the network, which only this channel takes.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ class FairFabric(NamedTuple):
     """The current flows and their links. Flow c takes the links `path[c * width:c * width + length[c]]`; `owner` is the
     flow of each position in `path`. By link: its flows as a linked list of positions in `path` (`head`, `count`; then
     `after` and `before` by position); its `capacity`, the rate still `available`, and the `share` of each flow without
-    a rate, in B/s; and the number of such flows (`unfixed`). No link has less capacity than `bound`.
+    a rate, in B/s; and the number of such flows (`unfixed`).
 
     By flow: its transfer (`on`), and when that `began`; the bytes left (`rest`) at time `since`; its rate in B/s;
     whether no byte has moved yet (`whole`); the `most` B/s that its links allow, and the time it takes in `full` at
-    that rate; when it ends (`due`); its newly `solved` rate; its `narrowest` link. `ends` is a heap of the flows that
-    end first in their component.
+    that rate; when it ends (`due`); its newly `solved` rate. `ends` is a heap of the flows that end first in their
+    component.
 
     A component is a set of flows connected by shared links: its `links` and `members` (flows), with marks of the
     instant at which each was last found. `touched` are the links to be solved again, each `marked` with the instant.
@@ -63,7 +62,6 @@ class FairFabric(NamedTuple):
     available: Any
     share: Any
     unfixed: Any
-    bound: float
     on: Any
     began: Any
     rest: Any
@@ -74,7 +72,6 @@ class FairFabric(NamedTuple):
     full: Any
     due: Any
     solved: Any
-    narrowest: Any
     ends: Heap
     links: Any
     members: Any
@@ -85,18 +82,15 @@ class FairFabric(NamedTuple):
 
 
 class FairRun(NamedTuple):
-    """All columns of a `fair` run. `sizes` are bytes by size. By way: the index of the `slowest` rate, the `most` B/s
-    that links allow, the sum of latencies (`away`), the narrowest link. `caps` is the first of the extra links that
-    stand for the caps of channels, or −1. `ready` receives the time at which each flow leaves."""
+    """All columns of a `fair` run. `sizes` are bytes by size. By way: the sum of latencies (`away`). `caps` is the first
+    of the extra links that stand for the caps of channels, or −1. `ready` receives the time at which each flow leaves.
+    """
 
     progress: Progress
     layout: Layout
     channel: Any
     sizes: Any
-    slowest: Any
-    most: Any
     away: Any
-    narrowest: Any
     caps: int
     free_side: Any
     ready: Any
@@ -105,12 +99,8 @@ class FairRun(NamedTuple):
 
 @jit
 def fair(run: FairRun, changes: ChangesInTime | None) -> Any:
-    """Run a program with max-min fair flows. Return how many transfers ended, and the latest time in ps.
-
-    `run.layout` has routes without the links that only one channel uses. A transfer with only such links is never a
-    flow: its rate is constant, so the end of its bytes is computed when it is ready. With `changes`, routes have all
-    links; if it is None, numba leaves out the code for changes.
-    """
+    """Run a program with max-min fair flows. Return how many transfers ended, and the latest time in ps. Without
+    `changes`, numba omits their code."""
     progress, side, free_side, fabric = run.progress, run.layout.side, run.free_side, run.fabric
     state, heap, queue = progress.state, progress.starts.heap, progress.tasks.queue
     ends, touched, link_mark, head = fabric.ends, fabric.touched, fabric.link_mark, fabric.head
@@ -185,67 +175,46 @@ def gone(i: Any, t: Any, began: Any, run: FairRun, changes: ChangesInTime | None
 def set_out(i: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime | None, n_touched: Any) -> Any:
     """Send transfer `i`, which is ready at `t`. Return when all its bytes are sent (−1 if that depends on other flows),
     when it began, and the number of links whose flows changed (touched links)."""
-    layout, hop, ready, fabric, capacity = run.layout, run.layout.hop, run.ready, run.fabric, run.fabric.capacity
-    w, kind, c = layout.way[i], layout.kind[i], run.channel[i]
+    layout, hop, ready, fabric = run.layout, run.layout.hop, run.ready, run.fabric
+    w, c = layout.way[i], run.channel[i]
     began = t - value(run.progress.starts.lead, w)
     if changes is not None:
         w = changes.turns.way_after[changes.turns.passed[0] * changes.turns.ways + w]
         changes.turns.taken[i] = w
     if len(ready):
         ready[i] = t
-    limit = capped(c, run.narrowest[w], run.caps, capacity)
-    full = max(layout.service[kind * layout.rates + run.slowest[w]], value(layout.cap, kind))
-    if hop[w] == hop[w + 1]:
-        if limit < 0:  # a local copy without a memory link
-            return t + 1, began, n_touched
-        return t + full if capacity[limit] > 0.0 else -1, began, n_touched
+    if hop[w] == hop[w + 1]:  # a local copy without a memory link
+        return t + 1, began, n_touched
     fabric.on[c], fabric.began[c] = i, began
-    aim(c, w, t, kind, run)
-    if changes is not None:
-        limit_now(c, kind, run, changes)
-    else:
-        fabric.narrowest[c], fabric.most[c], fabric.full[c] = limit, run.most[w], full
+    aim(c, w, t, run, changes)
     return -1, began, join(c, now, fabric, n_touched)
 
 
 @jit
-def capped(c: Any, link: Any, caps: Any, capacity: Any) -> Any:
-    """Return the narrower of `link` and the extra link that stands for the bandwidth cap of channel `c`."""
-    return caps + c if caps >= 0 and link >= 0 and narrower(caps + c, link, capacity) else link
-
-
-@jit
-def aim(c: Any, w: Any, t: Any, kind: Any, run: FairRun) -> None:
+def aim(c: Any, w: Any, t: Any, run: FairRun, changes: ChangesInTime | None) -> None:
     """Send all bytes of flow `c` over route `w` from time `t` on; its rate is computed later."""
-    fabric, hop, links = run.fabric, run.layout.hop, run.layout.links
-    for e in range(hop[w + 1] - hop[w]):
-        fabric.path[c * fabric.width + e] = links[hop[w] + e]
-    fabric.length[c], fabric.rest[c], fabric.since[c] = hop[w + 1] - hop[w], run.sizes[kind], t
+    fabric, layout, capacity, path = run.fabric, run.layout, run.fabric.capacity, run.fabric.path
+    rate_of = layout.rate_of
+    if changes is not None:
+        rate_of = changes.rate_of
+    first, count, kind = c * fabric.width, layout.hop[w + 1] - layout.hop[w], layout.kind[fabric.on[c]]
+    slowest = layout.links[layout.hop[w]]
+    for e in range(count):
+        link = layout.links[layout.hop[w] + e]
+        path[first + e] = link
+        if capacity[link] < capacity[slowest]:
+            slowest = link
+    fabric.most[c], fabric.full[c] = capacity[slowest], layout.service[kind * layout.rates + rate_of[slowest]]
+    if run.caps >= 0 and capacity[run.caps + c] < math.inf:
+        path[first + count] = run.caps + c
+        count += 1
+        fabric.most[c] = min(fabric.most[c], capacity[run.caps + c])
+        fabric.full[c] = max(fabric.full[c], layout.cap[kind])
+    fabric.length[c], fabric.rest[c], fabric.since[c] = count, run.sizes[kind], t
     fabric.rate[c], fabric.whole[c], fabric.due[c] = -1.0, 1, NEVER
 
 
 # --- changes ---
-
-
-@jit
-def limit_now(c: Any, kind: Any, run: FairRun, changes: ChangesInTime) -> None:
-    """Set the narrowest link and the greatest rate of flow `c` from the present bandwidths of its links."""
-    fabric, link = run.fabric, tightest(c, run)
-    capacity, narrowest = fabric.capacity, fabric.narrowest
-    narrowest[c] = capped(c, link, run.caps, capacity)
-    full = run.layout.service[kind * run.layout.rates + changes.rate_of[link]]
-    fabric.most[c], fabric.full[c] = capacity[narrowest[c]], max(full, value(run.layout.cap, kind))
-
-
-@jit
-def tightest(c: Any, run: FairRun) -> Any:
-    """Return the link of flow `c` with the least capacity; among equals the one with the lowest number."""
-    path, length, width = run.fabric.path, run.fabric.length, run.fabric.width
-    least = path[c * width]
-    for e in range(c * width + 1, c * width + length[c]):
-        if narrower(path[e], least, run.fabric.capacity):
-            least = path[e]
-    return least
 
 
 @jit
@@ -260,10 +229,6 @@ def change(row: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime) -> 
             fabric.capacity[link] = changes.speeds[changes.rate[row]]
             if e >= 0:
                 n_touched = touch(link, now, fabric, n_touched)
-            while e >= 0:
-                c = fabric.owner[e]
-                fabric.narrowest[c] = capped(c, tightest(c, run), run.caps, fabric.capacity)
-                e = fabric.after[e]
         else:
             changes.turns.passed[0] = changes.turn[row]
             while e >= 0:
@@ -285,19 +250,12 @@ def send_again(c: Any, t: Any, now: Any, run: FairRun, changes: ChangesInTime, n
         turns.taken[i] = w
         if len(run.ready):
             run.ready[i] = t
-        aim(c, w, t, run.layout.kind[i], run)
-        limit_now(c, run.layout.kind[i], run, changes)
+        aim(c, w, t, run, changes)
         n_touched = join(c, now, fabric, n_touched)
     return n_touched
 
 
 # --- max-min fair rates, solved again for all flows connected with a link on which flows come or go ---
-
-
-@jit
-def narrower(link: Any, other: Any, capacity: Any) -> Any:
-    """Return whether `link` has less capacity than `other`, or equal capacity and a lower number."""
-    return capacity[link] < capacity[other] or (capacity[link] == capacity[other] and link < other)
 
 
 @jit
@@ -366,10 +324,9 @@ def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
                     if link_mark[link] != now:
                         link_mark[link] = now
                         available[link], unfixed[link] = capacity[link], 0.0
-                        if count[link] > 1:
-                            share[link] = capacity[link] / count[link]
-                            links[n_links] = link
-                            n_links += 1
+                        share[link] = capacity[link] / count[link]
+                        links[n_links] = link
+                        n_links += 1
                     unfixed[link] += 1.0
             e = after[e]
         while at < n_links and unfixed[links[at]] == count[links[at]]:  # all its flows are found
@@ -384,34 +341,21 @@ def connected(seed: Any, now: Any, fabric: FairFabric) -> Any:
 def fix(c: Any, rate: Any, fabric: FairFabric) -> None:
     """Fix the rate of flow `c` and subtract it from its links. Other flows keep shares of at least `rate`."""
     path, length, width = fabric.path, fabric.length, fabric.width
-    available, share, unfixed, count = fabric.available, fabric.share, fabric.unfixed, fabric.count
+    available, share, unfixed = fabric.available, fabric.share, fabric.unfixed
     fabric.solved[c] = rate
     for e in range(c * width, c * width + length[c]):
         link = path[e]
-        if count[link] > 1:
-            available[link] -= rate
-            unfixed[link] -= 1.0
-            share[link] = max(available[link] / unfixed[link], rate) if unfixed[link] > 0.0 else math.inf
-
-
-@jit
-def most_limited(n_flows: Any, fabric: FairFabric) -> Any:
-    """Return the flow, among those without a rate, that has the narrowest link."""
-    least, members, capacity, solved, narrowest = -1, fabric.members, fabric.capacity, fabric.solved, fabric.narrowest
-    for a in range(n_flows):
-        c = members[a]
-        if solved[c] < 0.0 and (least < 0 or narrower(narrowest[c], narrowest[least], capacity)):
-            least = c
-    return least
+        available[link] -= rate
+        unfixed[link] -= 1.0
+        share[link] = max(available[link] / unfixed[link], rate) if unfixed[link] > 0.0 else math.inf
 
 
 @jit
 def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
-    """Compute the rates of the first `n_flows` flows in `members` by progressive filling. The rates fixed from round to
-    round never fall, and no link is narrower than `bound`."""
+    """Compute the rates of the first `n_flows` flows in `members` by progressive filling: the flows on the link with
+    the least share get that share, and so on."""
     owner, head, after, links = fabric.owner, fabric.head, fabric.after, fabric.links
-    capacity, share, solved, narrowest = fabric.capacity, fabric.share, fabric.solved, fabric.narrowest
-    left, first = n_flows, -1
+    share, solved, left = fabric.share, fabric.solved, n_flows
     while left:
         rate, tightest, a = math.inf, -1, 0
         while a < n_links:
@@ -423,13 +367,6 @@ def fill(n_links: Any, n_flows: Any, fabric: FairFabric) -> None:
                 links[a] = links[n_links]
                 continue
             a += 1
-        if rate >= fabric.bound:  # a link that one flow has to itself may be the tightest
-            if first < 0 or solved[first] >= 0.0:
-                first = most_limited(n_flows, fabric)
-            if (capacity[narrowest[first]], narrowest[first]) < (rate, tightest):
-                fix(first, capacity[narrowest[first]], fabric)
-                left -= 1
-                continue
         e = head[tightest]
         while e >= 0:
             if solved[owner[e]] < 0.0:

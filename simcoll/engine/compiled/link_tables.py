@@ -1,4 +1,4 @@
-"""Tables of links and routes for the fast engine: service times, narrowest links, and links that need no event."""
+"""Tables of links and routes for the fast engine: service times, latencies, and links that need no event."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ class LinkTables:
     """
 
     def __init__(self, program: Program):
-        self.routes, self.latencies, self.cap = program.routes, program.latencies, program.by_way("channel_bandwidth")
-        self.way, self.lane, self.links = program.way, program.channel, len(program.bandwidths)
+        self.routes, self.latencies, self.links = program.routes, program.latencies, len(program.bandwidths)
         self.servers, self.taken = program.servers, program.taken
-        if program.tasks:
-            self.lane = program.tasks.lane[program.channel]
         self.sizes = program.sizes.tolist()
         counted = program.once("kinds", (program.kind,), lambda: np.bincount(program.kind, minlength=len(self.sizes)))
         self.used = counted > 0
-        self.changes, more = program.changes, program.changes.bandwidth if program.changes else program.bandwidths[:0]
+        more = program.changes.bandwidth if program.changes else program.bandwidths[:0]
         self.rates, rate_of = np.unique(np.append(program.bandwidths, more), return_inverse=True)
         self.rate_of, self.later = np.split(rate_of.astype(np.int32), [self.links])
         service = np.full((len(self.sizes), len(self.rates)), NEVER)
@@ -49,24 +46,12 @@ class LinkTables:
         each = zip(self.sizes, rates.tolist(), self.used.tolist(), strict=True)
         return np.asarray([service_ps(size, rate) if used and rate else 0 for size, rate, used in each], np.int64)
 
-    def slowest(self) -> Array:
-        """Return for each route the index of the least rate of its links, 0 if it has no links."""
-        return self._along(np.minimum, self.rate_of)
-
-    def most(self) -> Array:
-        """Return for each route the least bandwidth of its links and of the channel's cap, in B/s."""
-        least: Array = self.rates[self.slowest()].astype(np.float64)
-        return np.minimum(least, np.where(self.cap > 0, self.cap, np.inf)) if self.cap.any() else least
-
     def away(self) -> Array:
         """Return the sum of the latencies of each route, in ps."""
-        return self._along(np.add, self.latencies)
-
-    def _along(self, combine: np.ufunc, column: Array, none: int = 0) -> Array:
         _, _, hop, links = self.routes
-        found, some = np.full(len(hop) - 1, none, column.dtype), np.flatnonzero(np.diff(hop))
+        found, some = np.zeros(len(hop) - 1, np.int64), np.flatnonzero(np.diff(hop))
         if len(some):
-            found[some] = combine.reduceat(column[links], hop[some])
+            found[some] = np.add.reduceat(self.latencies[links], hop[some])
         return found
 
     def follows(self) -> Array:
@@ -86,26 +71,6 @@ class LinkTables:
         follows: Array = (before >= 0) & ~several & (np.resize(views, self.links) == 1)
         return follows
 
-    def narrowest(self) -> Array:
-        """Return the narrowest link of each route, among equals the lowest number; NONE if it has no links."""
-        order = np.lexsort((np.arange(self.links), self.rate_of)).astype(np.int32)
-        rank = np.empty(self.links, np.int32)
-        rank[order] = np.arange(self.links)
-        found: Array = np.append(order, np.int32(NONE))[self._along(np.minimum, rank, self.links)]
-        return found
-
-    def shared(self) -> tuple[Array, Array]:
-        """Return the routes without the links that only one channel (or one lane) uses: where each begins, and the
-        links. With changes all links stay."""
-        _, _, hop, links = self.routes
-        if self.changes:
-            return hop, links
-        first, last = (sign * _least(len(hop) - 1, self.way, sign * self.lane) for sign in (1, -1))
-        first, last = (np.repeat(channel, np.diff(hop)) for channel in (first, last))
-        first, last = (sign * _least(self.links, links, sign * channel) for sign, channel in ((1, first), (-1, last)))
-        several = (first < last)[links]
-        return np.append(0, np.cumsum(several))[hop].astype(np.int32), links[several]
-
     def rows_of(self, changes: LinkChanges) -> tuple[Array, ...]:
         """Return the changes sorted by link, each beginning with a row at time 0: where the rows of each link begin;
         then time (ps), index of the rate, and turn of each row."""
@@ -117,10 +82,3 @@ class LinkTables:
         rate = np.append(self.rate_of[changing], self.later)
         turn = np.append(np.full(len(changing), NONE), changes.turn)
         return first, at[order], rate[order].astype(np.int32), turn[order].astype(np.int32)
-
-
-def _least(count: int, where: Array, what: Array) -> Array:
-    """Return for each index from 0 to `count` − 1 the least `what[i]` whose `where[i]` it is, or the largest int32."""
-    found = np.full(count, np.iinfo(np.int32).max, np.int32)
-    np.minimum.at(found, where, what)
-    return found
