@@ -82,8 +82,8 @@ class FairFabric(NamedTuple):
 
 
 class FairRun(NamedTuple):
-    """All columns of a `fair` run. `sizes` are bytes by size, `away` sums of latencies by way. `caps` is the first of the
-    extra links that stand for the caps of channels, or −1. `ready` receives the time at which each flow leaves."""
+    """All columns of a `fair` run. `sizes` are bytes by size, `away` sums of latencies by way. `caps` is the first of
+    the extra links that stand for the caps of channels, or −1. `ready` receives the time at which each flow leaves."""
 
     progress: Progress
     layout: Layout
