@@ -10,9 +10,12 @@ Sources: deepseek-ai/DeepEP (README, csrc/kernels/intranode.cu, internode.cu, in
 
 from __future__ import annotations
 
+import functools
+import math
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+import numpy as np
 from pydantic import Field
 
 from simcoll.config import yaml_tree
@@ -45,12 +48,18 @@ class LowLatencyCosts(KernelErrors):
     """Time of a kernel without tokens."""
     expert: Duration
     """Time for each expert of all ranks: a kernel sends a count, and awaits one, for each of them."""
-    token: Duration
+    token: Duration = 0
     """Time in which an SM handles one token. SMs handle a rank's tokens in turn."""
+    added: BandwidthCap | None = None
+    """Bandwidth at which an SM reads the results of a token's experts and adds them up."""
     inside: Fraction
     """Share of the rated bandwidth of links within a node that the copies reach."""
     network: Duration
     """Extra time of a kernel if ranks are on several nodes."""
+
+    def of_token(self, nbytes: int) -> float:
+        """Return the time in ps of an SM for a token that has `nbytes` in all its copies."""
+        return self.token + (nbytes * PS_PER_S / self.added if self.added else 0)
 
 
 class NormalCosts(KernelErrors):
@@ -67,10 +76,12 @@ class NormalCosts(KernelErrors):
     inside: Fraction
     """Share of the rated bandwidth of links within a node that the copies reach."""
 
-    def rate(self, sms: int, token_bytes: int, several: bool) -> float:
-        """Return the bandwidth at which `sms` SMs copy tokens of so many bytes, in B/s."""
-        hops = 2 if several else 1
-        return sms * token_bytes / (hops * token_bytes / self.sm + self.copy_time / PS_PER_S)
+    def rate(self, sms: int, token_bytes: int, several: bool, spread: float) -> float:
+        """Return the bandwidth at which `sms` SMs copy tokens of so many bytes until the last channel is done, in B/s.
+        Two SMs are a channel. The copies to a rank have the relative standard deviation `spread`."""
+        hops, channels = 2 if several else 1, sms // 2
+        last = 1 + largest_of(channels) * spread * math.sqrt(channels)
+        return sms * token_bytes / (hops * token_bytes / self.sm + self.copy_time / PS_PER_S) / last
 
 
 class LowLatencyKernels(Model):
@@ -149,6 +160,18 @@ class ExpertKernels(Model):
 def between(error: float) -> tuple[float, float]:
     """Return between which factors of a predicted time nine of ten measured times lie."""
     return 1 / (1 + error), 1 / (1 - error)
+
+
+@functools.cache
+def largest_of(count: int) -> float:
+    """Return the mean of the largest of `count` draws from the standard normal distribution.
+
+    >>> round(largest_of(1), 6), round(largest_of(2), 2)
+    (0.0, 0.56)
+    """
+    draws = np.linspace(-8, 8, 4001)
+    below = np.cumsum(np.exp(-(draws**2) / 2))
+    return float(np.diff((below / below[-1]) ** count, prepend=0) @ draws)
 
 
 def expert_kernels() -> ExpertKernels:

@@ -8,6 +8,7 @@ second hands on what the first brings, token by token, so that the slower one se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
@@ -46,7 +47,8 @@ LEAST_CAPABILITY: Final = 80  # on older GPUs the kernels do not run (DeepEP's R
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ExpertCall(PlainCall):
     """A kernel of DeepEP. `phases` are the scenarios of its exchanges, `phase` is the one that this call simulates.
-    `own`: the bytes that a rank reads of its own tokens, and copies to its own experts. `several`: ranks are on several
+    `own`: the bytes that a rank reads of its own tokens, and copies to its own experts. `spread`: the relative standard
+    deviation of the number of copies between the two ranks that have most. `several`: ranks are on several
     nodes. `chip` and `kernels` have the costs. If these are of another generation than the machine's `model` of GPU,
     `lent` says how many times as long as there a message takes over NVLink."""
 
@@ -55,6 +57,7 @@ class ExpertCall(PlainCall):
     phases: tuple[Scenario, ...]
     phase: Scenario
     own: int
+    spread: float
     several: bool
     model: str
     chip: ChipKernels
@@ -93,7 +96,7 @@ class ExpertCall(PlainCall):
         if isinstance(self._costs, LowLatencyCosts):
             return float("inf")
         sms = self.scenario.sms or self.kernels.default_sms
-        return self._costs.rate(sms, self._tokens.token_bytes(self.scenario.collective), self.several)
+        return self._costs.rate(sms, self._tokens.token_bytes(self.scenario.collective), self.several, self.spread)
 
     @property
     def point(self) -> Scenario:
@@ -140,7 +143,8 @@ class ExpertCall(PlainCall):
         costs, tokens, late = self._costs, self._tokens, self.lent or 1.0
         if isinstance(costs, LowLatencyCosts):
             rounds = -(-tokens.tokens // self.chip.sms_for(tokens.experts))
-            waits = {"kernel": costs.floor, "counts": costs.expert * tokens.experts, "tokens": rounds * costs.token}
+            each = costs.of_token(tokens.topk * tokens.token_bytes(self.scenario.collective))
+            waits = {"kernel": costs.floor, "counts": costs.expert * tokens.experts, "tokens": rounds * each}
             network = {"network": costs.network} if self.several else {}
             return {cause: round(late * wait) for cause, wait in waits.items()} | network
         fill = tokens.token_bytes(self.scenario.collective) * PS_PER_S // costs.fill
@@ -254,7 +258,8 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
     label = TWO_HOPS if normal and several else ONE_STEP
     if scenario.algorithm not in ("auto", "best", label):
         raise RefusedError(f"{scenario.executor} runs {label}; leave out `algorithm`, or write `executor: pairwise`")
-    kept = exchanges[-1][1].diagonal().max() + tokens.tokens
+    kept, most = exchanges[-1][1].diagonal().max() + tokens.tokens, exchanges[-1][1].max()
+    passed = tokens.tokens * (len(of_node) if several else 1)  # tokens of which these copies are a random part
     phases = tuple(
         _phase(scenario, groups, _bytes(copies, tokens, scenario), several and not normal)
         for groups, copies in exchanges
@@ -268,6 +273,7 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
         phases=phases,
         phase=phases[0],
         own=round(kept * tokens.token_bytes(scenario.collective)),
+        spread=math.sqrt(max(0.0, 1 - most / passed) / most),
         several=several,
         **costs_on_gpus,
     )
@@ -276,7 +282,7 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
 def _costs_for(scenario: Scenario, rated: Topology, places: Sequence[str], kernels: ExpertKernels) -> dict[str, Any]:
     """Return the fields of an `ExpertCall` on its GPUs. A generation that was not measured is lent the costs of that
     with the nearest compute capability. A kernel mostly waits for messages over NVLink, one after the other, which take
-    as much longer as those of NCCL do: so B200's low-latency kernels are within 9 to 10 % by the costs of Hopper."""
+    as much longer as those of NCCL do: so B200's low-latency kernels are within 9 to 11 % by the costs of Hopper."""
     system = described(scenario.topology)
     gpu, home = system.gpu if system else None, rated.node_of(places[0])
     beside = [rated.route(places[0], each) for each in places[1:] if rated.node_of(each) == home]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from simcoll.nccl.expert_kernels import expert_kernels
+from simcoll.nccl.expert_kernels import expert_kernels, largest_of
 from simcoll.scenario.profile import load_profile
 
 HERE = Path(__file__).parent
@@ -23,6 +23,7 @@ SMS = {"h100_sxm": 132, "h200_sxm": 132, "b200_sxm": 148}
 NVLINK = {"h100_sxm": 370.8e3, "h200_sxm": 370.8e3, "b200_sxm": 721.8e3}  # payload in B/us, as in topologies/
 NIC = 50e3 * 0.99322  # payload in B/us
 HOP = 5.1  # us of a message between nodes by InfiniBand of 400 Gb/s (profile ib-ndr): what is known without these rows
+SUMMED = 8 * 7168  # elements
 Rows = pd.DataFrame
 Form = Callable[[Any, Rows, str], Any]
 
@@ -33,26 +34,32 @@ def token_bytes(rows: Rows, way: str) -> Any:
 
 
 def low_latency(costs: Any, rows: Rows, way: str) -> Any:
-    """Return times in us; costs: floor, expert and token in us, share of NVLink, network in us, share of NICs."""
+    """Return times in us; costs: floor, expert and token in us, share of NVLink, network in us, share of NICs. Of a
+    combine the third is that of 8 copies of 7168 elements."""
     floor, expert, token, inside, network, share = costs
     ranks = 8 * rows.nodes
     sms = np.array([-(-e // -(-e // SMS[gpu])) for gpu, e in zip(rows.gpu, rows.experts, strict=True)])
     nbytes = rows.tokens * rows.topk * token_bytes(rows, way)
     near, far = nbytes * 7 / ranks, nbytes * (ranks - 8) / ranks
     moved = np.maximum((near + far * 7 / 8) / (inside * rows.gpu.map(NVLINK)), far / (share * NIC))
+    token = token if way == "dispatch" else token * rows.topk * rows.hidden / SUMMED
     return floor + expert * rows.experts + np.ceil(rows.tokens / sms) * token + network * (rows.nodes > 1) + moved
 
 
 def normal(costs: Any, rows: Rows, way: str) -> Any:
     """Return times in us; costs: floor in us, fill and sm in GB/s, copy time in us, share of NVLink."""
     floor, fill, sm, copy_time, inside = costs
+    inside = np.minimum(inside, 1)
     share = expert_kernels().network.share
     nbytes, sms = token_bytes(rows, way), rows[f"{way}_sms"]
     keys = list(zip(rows.nodes, rows.experts, rows.topk, strict=True))
     to_rank = np.array([1 - comb(e - e // (8 * n), k) / comb(e, k) for n, e, k in keys]) * rows.tokens * rows.nodes
     to_node = np.array([1 - comb(e - e // n, k) / comb(e, k) for n, e, k in keys]) * rows.tokens
     hops = np.where(rows.nodes > 1, 2, 1)  # an SM copies into NICs' buffers and out of them
-    copied = sms * nbytes / (hops * nbytes / (1e3 * sm) + copy_time)
+    channels, passed = sms // 2, rows.tokens * rows.nodes
+    spread = np.sqrt((1 - to_rank / passed) / to_rank)  # of the copies to a rank, relative
+    last = 1 + channels.map(largest_of) * spread * np.sqrt(channels)  # channel to be done
+    copied = sms * nbytes / (hops * nbytes / (1e3 * sm) + copy_time) / last
     near, far = 7 * to_rank * nbytes, (rows.nodes - 1) * to_node * nbytes
     moved = np.maximum.reduce([near / copied, near / (inside * rows.gpu.map(NVLINK)), far / (share * NIC)])
     return floor + nbytes / (1e3 * fill) + (to_rank + rows.tokens) * nbytes / copied + moved
@@ -98,7 +105,7 @@ def shipped(chip: str, family: str, way: str) -> list[float]:
     kernels = expert_kernels()
     costs = getattr(getattr(kernels.chips[chip], family), way)
     if family == "low_latency":
-        times = [costs.floor / 1e6, costs.expert / 1e6, costs.token / 1e6]
+        times = [costs.floor / 1e6, costs.expert / 1e6, costs.of_token(2 * SUMMED) / 1e6]
         return [*times, costs.inside, costs.network / 1e6, kernels.network.share]
     rates = [costs.fill / 1e9, costs.sm / 1e9]
     return [costs.floor / 1e6, *rates, costs.copy_time / 1e6, costs.inside]
