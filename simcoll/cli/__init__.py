@@ -1,4 +1,4 @@
-"""The command line: `main`, and modules of commands. A module is imported only when one of its commands runs.
+"""The command line: `main`, and modules of commands.
 
 Prints results to stdout and everything else to stderr; returns the exit status.
 """

@@ -1,73 +1,27 @@
 """The command line. stdout gets the result, stderr everything else.
 
 Exit status: 0 good; 1 the answer is no or the run failed; 2 wrong input; 130 interrupted. All commands and `simcoll
---help` start fast: a module of commands is imported when one of them runs, and heavy imports are inside the functions
-of commands. Each command is a few library calls.
+--help` start fast: heavy imports are inside the functions of commands. Each command is a few library calls.
 """
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
 from simcoll import __version__
+from simcoll.cli import catalog, convert, dryrun, explain, measure, plot, recommend, run, synthesize, tune
+from simcoll.cli import measured_table_commands as measured
 from simcoll.cli._terminal import PLAIN, escaped
 from simcoll.errors import NO_MEMORY, InputError, SimcollError, shortened
 
 COMPLETE: Final = "_SIMCOLL_COMPLETE"  # environment variable by which click's shell scripts ask for completions
-COMMANDS: Final = {  # name: its module and function in `simcoll.cli`, and the first line of its help
-    "run": ("run.run", "Simulate a scenario (a YAML file, or the name of a shipped one)."),
-    "predict": ("run.predict", "Predict one collective without a scenario file."),
-    "plot": ("plot.plot", "Plot a results.csv again."),
-    "explain": (
-        "explain.explain",
-        "Explain why a scenario, or a collective, takes as long as it does, and what would make it faster.",
-    ),
-    "recommend": (
-        "recommend.recommend",
-        "Recommend the best algorithm, protocol and settings for a scenario, or a collective, by ranges of sizes.",
-    ),
-    "compare": (
-        "measured_table_commands.compare",
-        "Compare predictions with a measured table, or with nccl-tests' text.",
-    ),
-    "steps": ("measured_table_commands.steps", "Predict each row of a table of published training steps."),
-    "diagnose": ("measured_table_commands.diagnose", "Check whether measured times are as this hardware should give."),
-    "calibrate": (
-        "measured_table_commands.calibrate",
-        "Fit parameters of the model to measured tables, and write a profile.",
-    ),
-    "tune": ("tune.tune", "Print the costs that NCCL's tuner computes on a system, and its choices."),
-    "measure": ("measure.measure", "Run a scenario for real, over gloo or NCCL, and write a measured table."),
-    "lab": (
-        "measure.lab",
-        "Run a scenario for real between hosts made on this machine, with links as slow as it says.",
-    ),
-    "dryrun": ("dryrun.dryrun", "Predict the step of a PyTorch training script without GPUs."),
-    "validate": ("measured_table_commands.validate", "Measure, fit, predict, and report how good predictions are."),
-    "import": (
-        "convert.import_",
-        "Turn a file of another program into one of simcoll, and list what was read and assumed.",
-    ),
-    "export": ("convert.export", "Write a schedule, a topology or results for another program."),
-    "show": ("catalog.show", "Show the transfers, counts and data of an algorithm."),
-    "synthesize": (
-        "synthesize.synthesize",
-        "Make a schedule for a network, with the bound of its throughput and the proof of both.",
-    ),
-    "verify": ("catalog.verify", "Prove that schedules do what their collectives promise."),
-    "list": ("catalog.list_", "List what simcoll knows."),
-    "topology": ("catalog.topology", "List and show topologies."),
-    "completion": ("_group.completion", "Print the script that completes commands in bash, zsh or fish."),
-    "schema": ("catalog.schema", "Print the JSON Schema of scenario files, or of results as JSON."),
-}
 OF_RUN: Final = ("report", "trace")  # options of `run` that people try as commands
 
 
@@ -147,17 +101,10 @@ def _drop_output() -> None:
 
 
 class _Commands(click.Group):
-    """A click group that knows the names and help texts of all commands, and imports a command when it runs."""
+    """A click group that lists commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(".")
-        command: Any = getattr(importlib.import_module(f"simcoll.cli.{module}"), attribute)
-        return command if isinstance(command, click.Command) else None
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -168,7 +115,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+            formatter.write_dl([(name, each.get_short_help_str(limit=1000)) for name, each in self.commands.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -201,3 +148,13 @@ def _asking(shell: str) -> ShellComplete:
     if known is None:
         raise InputError(f"there is no completion for {shell}", f"choose one of {', '.join(SHELLS)}")
     return known(cli, {}, "simcoll", COMPLETE)
+
+
+COMMANDS: Final = (  # in the order in which `simcoll --help` lists them
+    *(run.run, run.predict, plot.plot, explain.explain, recommend.recommend),
+    *(measured.compare, measured.steps, measured.diagnose, measured.calibrate),
+    *(tune.tune, measure.measure, measure.lab, dryrun.dryrun, measured.validate, convert.import_, convert.export),
+    *(catalog.show, synthesize.synthesize, catalog.verify, catalog.list_, catalog.topology, completion, catalog.schema),
+)
+for _command in COMMANDS:
+    cli.add_command(_command)
