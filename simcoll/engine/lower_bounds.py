@@ -24,6 +24,7 @@ from simcoll.config.numpy_helpers import Array, Sets
 from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut, weights_of
 from simcoll.schedule.schedule import AnySchedule
+from simcoll.synthesis import synthesize
 from simcoll.synthesis.bounds import BY_CUT, Bound, by_cut
 from simcoll.synthesis.flow_graph import FlowGraph
 from simcoll.topology.graph import Topology
@@ -98,9 +99,10 @@ def lower_bound(
     itemsize: int,
     weights: object = None,
     reducing: bool = False,
+    solving: bool = False,
 ) -> LowerBound:
     """Return the largest lower bound that is found in a few hundredths of a second. For `reducing` see
-    `lower_bound_ps`."""
+    `lower_bound_ps`. `solving`: whether linear programs may be solved, whose solver takes 0.3 s to load."""
     asked = nbytes, itemsize, weights, reducing
     found = lower_bound_ps(schedule, topology, devices, *asked)
     latency = lower_bound_ps(schedule, topology, devices, 0, itemsize, None, reducing)
@@ -110,12 +112,13 @@ def lower_bound(
     kind = "latency" if found == latency else "cuts"
     if not (small and plain):
         return LowerBound(found, kind)
-    if name in BY_CUT:
-        exact, grain = _once(_exact, topology, places, name, schedule.root), schedule.n * itemsize
+    if name in (synthesize.COLLECTIVES if solving else BY_CUT):
+        find = _optimum if solving else _exact
+        exact, grain = _once(find, topology, name, places, schedule.root), schedule.n * itemsize
         least = exact.time_ps(nbytes // grain * grain)  # ranks' parts differ by an element else
-        return LowerBound(max(found, least), "cut" if exact.time_ps(nbytes) >= found else kind)
+        return LowerBound(max(found, least), exact.kind if exact.time_ps(nbytes) >= found else kind)
     if name == "all_reduce" and not (reducing or schedule.agents):
-        halves = [_once(_exact, topology, places, half, 0) for half in ("reduce_scatter", "all_gather")]
+        halves = [_once(_exact, topology, half, places, 0) for half in ("reduce_scatter", "all_gather")]
         if sum(half.time_ps(nbytes) for half in halves) <= found + 1 and kind == "cuts":
             return LowerBound(found, "lp")  # reached by trees, if switches pass on as much as they get
     return LowerBound(found, kind)
@@ -135,8 +138,12 @@ def bound_of_tokens(
     return LowerBound(max(ps, latency), "cuts" if ps > latency else "latency")
 
 
-def _exact(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> Bound:
+def _exact(topology: Topology, collective: str, places: tuple[str, ...], root: int) -> Bound:
     return by_cut(collective, FlowGraph.of(topology, places), root)
+
+
+def _optimum(topology: Topology, collective: str, places: tuple[str, ...], root: int) -> Bound:
+    return synthesize.bound_of(collective, topology, places, root)
 
 
 def lower_bound_ps(

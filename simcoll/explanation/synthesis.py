@@ -34,7 +34,7 @@ class Synthesized:
     @property
     def places(self) -> tuple[str, ...]:
         """The device of each rank."""
-        return tuple(self.plan.graph.names[rank] for rank in self.plan.graph.ranks.tolist())
+        return tuple(self.plan.graph.devices[: self.plan.graph.n])
 
     @cached_property
     def proof(self) -> Proof:
@@ -46,7 +46,7 @@ class Synthesized:
     @cached_property
     def load_ok(self) -> bool:
         """Whether the links carry the schedule at the throughput that its plan promises, and not beyond the bound."""
-        rate = rate_of(self.schedule, self.plan.topology, self.places)
+        rate = rate_of(self.schedule, self.plan.topology, self.plan.graph.devices)
         return self.plan.rate <= rate <= self.plan.bound.rate
 
     @property
@@ -54,7 +54,7 @@ class Synthesized:
         """The links with the most chunks for their bandwidth: their names, chunks, and share of the busiest one's
         time."""
         topology = self.plan.topology
-        load = load_of(self.schedule, topology, self.places)
+        load = load_of(self.schedule, topology, self.plan.graph.devices)
         took = load / topology.bandwidths.clip(1)
         order = (-took).argsort(kind="stable")
         return [(topology.link_names[i], int(load[i]), float(took[i] / took.max())) for i in order if load[i]]

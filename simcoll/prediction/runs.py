@@ -21,6 +21,7 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
+from simcoll.formats.schedules.schedule_json import MadeSchedule
 from simcoll.prediction import synthesized
 from simcoll.prediction.lowered_call import PlainCall, alone, executor
 from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by
@@ -41,7 +42,7 @@ from simcoll.prediction.predictions import (
 )
 from simcoll.prediction.schedules import program_of
 from simcoll.scenario.faults import struck
-from simcoll.scenario.profile import CostSetting
+from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.schedule.schedule import StreamedSchedule, split
 from simcoll.topology.graph import Topology
@@ -163,8 +164,8 @@ def _lower_bound(of: Scenario, call: PlainCall, whole: StreamedProgram, topology
         least = functools.partial(tokens.least_bytes, of.collective)
         return lower_bounds.bound_of_tokens(network, whole.devices, least)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
-    reducing = bool(network.agents_for(call.places[:1]))
-    return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, reducing)
+    solving = not load_profile(scenario.profile).as_nccl or isinstance(scenario.algorithm, MadeSchedule)
+    return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, bool(network.agents), solving)
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:

@@ -116,8 +116,13 @@ def _entry(scenario: Scenario) -> registry.Algorithm | None:
 
 
 def agents_of(scenario: Scenario, topology: Topology, places: Sequence[str]) -> tuple[str, ...]:
-    """Return the switches that reduce for the scenario's algorithm: those that reach all ranks, or one a group."""
+    """Return the switches that reduce for the scenario's algorithm: those that reach all ranks, or one a group, or
+    those that a schedule's routes name."""
     entry = _entry(scenario)
+    if entry is None and (named := schedule_json.read(scenario.algorithm).named_agents):
+        known = dict(enumerate(topology.agents_for(places))) | named
+        serving = (known.get(number, "") for number in itertools.count())
+        return tuple(itertools.takewhile(topology.agents.__contains__, serving))
     if entry is None or not entry.agent_a_group:
         return topology.agents_for(places)
     groups = [registry.flat(group) for group in _groups(scenario, topology, places)]

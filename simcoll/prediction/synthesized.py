@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules.schedule_json import MadeSchedule
@@ -12,9 +12,10 @@ from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topol
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.schedule import Schedule
-from simcoll.synthesis.synthesize import Plan, plan_of
+from simcoll.synthesis.synthesize import MOST_PIECES, Plan, plan_of
 from simcoll.topology.graph import Topology
 
+FEW: Final = 5_000  # transfers of a schedule, up to which more pieces are tried than a plan's estimate asks for
 LONGER: Final = 2.0  # times the least estimate, up to which a schedule is simulated
 
 
@@ -26,16 +27,19 @@ def network_of(scenario: Scenario, topology: Topology | None = None) -> tuple[To
 
 
 def plans(scenario: Scenario, topology: Topology | None = None, max_trees: int = 0) -> list[Plan]:
-    """Return the plan with the best throughput and the one with the fewest steps. Raises RefusedError for a point that
-    no schedule can be made for."""
+    """Return the plan with the best throughput and the one with the fewest steps. Where switches add, also one with
+    one tree of a root, and except under the profile `ideal` one in which they do not: not all kernels can use that.
+    Raises RefusedError for a point that no schedule can be made for."""
     for key in ("weights", "subgroups"):
         if getattr(scenario, key):
             raise RefusedError(f"schedules are not synthesised with {key}; leave them out, or name an algorithm")
     network, places = network_of(scenario, topology)
-    return [
-        plan_of(scenario.collective, network, places, root=scenario.root, max_trees=max_trees, few_steps=few)
-        for few in (False, True)
-    ]
+    keys: dict[str, Any] = {"root": scenario.root, "max_trees": max_trees}
+    best = plan_of(scenario.collective, network, places, **keys)
+    ways: list[dict[str, Any]] = [{"few_steps": True}]
+    if len(best.graph.agents):
+        ways += [{"max_trees": 1}] + [{"served": False}] * (not load_profile(scenario.profile).bound)
+    return [best, *(plan_of(scenario.collective, network, places, **keys | way) for way in ways)]
 
 
 def options(
@@ -58,6 +62,11 @@ def options(
 
 
 def _counts(plan: Plan, nbytes: int) -> Sequence[int]:
-    """Return numbers of pieces to try. Costs of messages, which plans do not know, ask for fewer pieces."""
+    """Return numbers of pieces to try. Costs of messages, which plans do not know, ask for fewer pieces. Where switches
+    add, trees are low: they wait little for each other, and more pieces than the plan asks for may be better."""
     best = plan.pieces(nbytes)
-    return sorted({best, max(1, best // 4), max(1, best // 16), 1})
+    tried = [best, best // 4, best // 16]
+    if len(plan.graph.agents):
+        more = min(16 * best, MOST_PIECES, FEW // len(plan.moves), nbytes // plan.chunks)
+        tried += [best // 2, more, more // 4]
+    return sorted({max(1, each) for each in tried} | {1})

@@ -35,7 +35,9 @@ def _lines(answer: Synthesized) -> Iterator[str]:
     kind = "paths" if plan.collective in ("gather", "scatter", "all_to_all") else "trees"
     pieces = f"{answer.pieces} piece{'s' * (answer.pieces > 1)}"
     counted = f"{schedule.n_steps} steps, {schedule.messages} messages"
-    yield f"schedule  {plan.trees} {kind}, height {plan.height}, {pieces}, {counted}"
+    serving = len(plan.graph.agents)
+    through = f" through {serving} switch{'es' * (serving > 1)} that add{'s' * (serving == 1)}" if serving else ""
+    yield f"schedule  {plan.trees} {kind}{through}, height {plan.height}, {pieces}, {counted}"
     yield f"proof 1   the schedule does {plan.collective}: proved ({answer.proof})"
     name, chunks, _ = answer.busiest[0]
     busy = sum(share > 1 - 1e-9 for *_, share in answer.busiest)

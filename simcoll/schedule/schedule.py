@@ -249,6 +249,16 @@ class Schedule(_Named):
         return self.replace(**{name: getattr(self, name)[rows] for name in names})
 
     @cached_property
+    def named_agents(self) -> dict[int, str]:
+        """The devices of agents, by number from 0 on, as far as routes begin or end at them."""
+        found: dict[int, str] = {}
+        for row in np.unique(self.route, return_index=True)[1] if self.routes else ():
+            if (number := self.route[row]) >= 0:
+                ends = (self.src[row], self.routes[number][0]), (self.dst[row], self.routes[number][-1])
+                found |= {int(end) - self.n: device for end, device in ends if end >= self.n}
+        return found
+
+    @cached_property
     def most_of_a_pair(self) -> int:
         """The largest number of transfers between any sender and receiver."""
         pairs = self.src[self.heads].astype(np.int64) * self.participants + self.dst[self.heads]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -23,7 +23,8 @@ MOST_CAPACITY: Final = 2**62  # of a sum of capacities
 @dataclass(frozen=True, eq=False)
 class FlowGraph:
     """Devices and links between them. Edge e leads from vertex `tails[e]` to `heads[e]` and has `capacity[e]` units of
-    `unit` B/s. Rank r is vertex `ranks[r]`; all other vertices are switches, which only pass data on."""
+    `unit` B/s. Rank r is vertex `ranks[r]`. The vertices `agents` are switches that add and copy; all others are
+    switches that only pass data on."""
 
     names: tuple[str, ...]
     ranks: Integers
@@ -31,11 +32,12 @@ class FlowGraph:
     heads: Integers
     capacity: Integers
     unit: int
+    agents: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
-    def of(cls, topology: Topology, places: Sequence[str]) -> FlowGraph:
-        """Return the graph of a topology with ranks on the devices `places`. Raises RefusedError if two ranks share a
-        device, because then their messages cross no link."""
+    def of(cls, topology: Topology, places: Sequence[str], agents: Sequence[str] = ()) -> FlowGraph:
+        """Return the graph of a topology with ranks on the devices `places`, and switches `agents` that add and copy.
+        Raises RefusedError if two ranks share a device, because then their messages cross no link."""
         if len(set(places)) < len(places):
             raise RefusedError("several ranks on one device have no link between them; give each rank a device")
         names = tuple(topology.kinds)
@@ -44,8 +46,8 @@ class FlowGraph:
         kept = np.flatnonzero((topology.bandwidths > 0) & (ends[:, 0] != ends[:, 1]))
         rates = topology.bandwidths[kept]
         unit = int(np.gcd.reduce(rates)) if len(rates) else 1
-        ranks = np.array([number[place] for place in places], np.int64)
-        return cls(names, ranks, ends[kept, 0], ends[kept, 1], rates // unit, unit)
+        ranks, adding = (np.array([number[each] for each in devices], np.int64) for devices in (places, agents))
+        return cls(names, ranks, ends[kept, 0], ends[kept, 1], rates // unit, unit, adding)
 
     @property
     def n(self) -> int:
@@ -53,9 +55,19 @@ class FlowGraph:
         return len(self.ranks)
 
     @cached_property
+    def roots(self) -> Integers:
+        """The vertices that trees may begin at: those of the ranks, then those of the agents."""
+        return np.concatenate([self.ranks, self.agents])
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices of the ranks, then of the agents."""
+        return [self.names[root] for root in self.roots.tolist()]
+
+    @cached_property
     def switches(self) -> list[int]:
-        """The vertices that are no ranks."""
-        return sorted(set(range(len(self.names))) - set(self.ranks.tolist()))
+        """The vertices that only pass data on."""
+        return sorted(set(range(len(self.names))) - set(self.roots.tolist()))
 
     @cached_property
     def reversed(self) -> FlowGraph:

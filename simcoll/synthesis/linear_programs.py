@@ -3,8 +3,9 @@
 HiGHS solves in floating point. What is printed is exact: the prices of its dual solution, rounded to fractions, prove a
 bound by themselves, whatever solver found them.
 
-*all_reduce*: rank u reduces a share x_u of the data, and broadcasts the result. Each link's bandwidth is divided
-between the two phases. Within a phase all cuts must be wide enough; cuts are added while one is too narrow.
+*all_reduce*: rank u, or a switch u that adds and copies, reduces a share x_u of the data, and broadcasts the result.
+Each link's bandwidth is divided between the two phases. Within a phase all cuts must be wide enough; cuts are added
+while one is too narrow. A switch that adds and copies need not pass on as much as it gets.
 Ranks, switches and links that are alike (`symmetry`) have one variable.
 *all_to_all*: a flow of each rank's data to all others (multi-commodity flow); ranks may relay."""
 
@@ -33,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 class Phases(NamedTuple):
-    """The best division of an all_reduce: the share of each rank as a root, (n,), and the capacity of each edge for the
+    """The best division of an all_reduce: the share of each root, (roots,), and the capacity of each edge for the
     broadcasts and for the reductions, (edges,) each; in units of the graph."""
 
     shares: Floats
@@ -43,7 +44,7 @@ class Phases(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cut:
-    """A cut of a phase: data of the ranks in `side` must leave it over the edges `out`."""
+    """A cut of a phase: data of the roots in `side` must leave it over the edges `out`."""
 
     phase: int
     side: Bools
@@ -59,7 +60,7 @@ def all_reduce(graph: FlowGraph) -> tuple[Bound, Phases]:
 def balanced(graph: FlowGraph, weights: Integers) -> tuple[Bound, Floats]:
     """Return the bound of trees in which rank u is the root of a part `weights[u]` of the data, if switches pass on as
     much as they get; and the capacity of each edge that is used. The rate is that of all data together."""
-    bound, _, widths = _by_cuts(graph, 1, weights)
+    bound, _, widths = _by_cuts(graph, 1, np.append(weights, np.zeros_like(graph.agents)))
     return bound, widths[0]
 
 
@@ -67,23 +68,23 @@ def _by_cuts(graph: FlowGraph, phases: int, weights: Integers | None) -> tuple[B
     """Maximise the sum of the shares; with `weights` they are in this proportion. Phase 1 runs on the graph turned
     round. Of the best solutions return one that spreads load and roots, so that few links are busy all the time."""
     alike = _Alike.of(graph, weights)
-    n, edges, ranks, wide = len(alike.ranks), len(alike.edges), graph.ranks, graph.capacity[alike.edges].astype(float)
-    columns, turned = n + phases * edges, [graph, graph.reversed]
-    alone = [np.arange(len(graph.names)) == rank for rank in ranks[alike.ranks]]
+    n, edges, roots, wide = len(alike.roots), len(alike.edges), graph.roots, graph.capacity[alike.edges].astype(float)
+    columns, turned, ends = n + phases * edges, [graph, graph.reversed], roots[alike.roots[alike.roots < graph.n]]
+    alone = [np.arange(len(graph.names)) == rank for rank in ends]
     cuts = [_Cut(p, side, turned[p].out_of(side)) for p in range(phases) for one in alone for side in (one, ~one)]
     flows = [Flows(len(graph.names), turned[p].tails, turned[p].heads, 100 * n) for p in range(phases)]
     same = _balances(graph, alike, phases, columns)
     if weights is not None:
         fixed = np.zeros((n, columns))
         fixed[:, :n] = np.diag(np.full(n, float(weights.max())))
-        fixed[:, alike.of_rank[np.argmax(weights)]] -= weights[alike.ranks]
+        fixed[:, alike.of_root[np.argmax(weights)]] -= weights[alike.roots]
         same = np.vstack([same, fixed])
     load = np.hstack([np.zeros((edges, n)), *[np.eye(edges)] * phases])
-    many, links = np.bincount(alike.of_rank), np.bincount(alike.of_edge)
+    many, links = np.bincount(alike.of_root), np.bincount(alike.of_edge)
 
     def row(cut: _Cut) -> Floats:
         made = np.zeros(columns)
-        made[:n] = np.bincount(alike.of_rank[cut.side[ranks]], minlength=n)
+        made[:n] = np.bincount(alike.of_root[cut.side[roots]], minlength=n)
         made[n + cut.phase * edges :][:edges] = -np.bincount(alike.of_edge[cut.out], minlength=edges)
         return made
 
@@ -95,17 +96,17 @@ def _by_cuts(graph: FlowGraph, phases: int, weights: Integers | None) -> tuple[B
             if spread:  # more columns: what each link carries above shares of its capacity, and the largest root
                 over, most = len(SHARES) * edges, np.vstack([-many, np.eye(n)])
                 more = np.hstack([np.vstack([load] * len(SHARES)), -np.eye(over), np.zeros((over, 1))])
-                roots = np.hstack([most, np.zeros((n + 1, columns - n + over)), -np.sign(np.arange(n + 1.0))[:, None]])
-                table = np.vstack([np.hstack([table, np.zeros((len(table), over + 1))]), more, roots])
-                limits = np.concatenate([limits, *(share * wide for share in SHARES), [-spread], np.zeros(n)])
+                share = np.hstack([most, np.zeros((n + 1, columns - n + over)), -np.sign(np.arange(n + 1.0))[:, None]])
+                table = np.vstack([np.hstack([table, np.zeros((len(table), over + 1))]), more, share])
+                limits = np.concatenate([limits, *(part * wide for part in SHARES), [-spread], np.zeros(n)])
                 goal = np.concatenate([np.zeros(columns), np.tile(links / wide, len(SHARES)), [1 / spread]])
                 equal = np.hstack([same, np.zeros((len(same), over + 1))])
             found = _minimised(goal, table, limits, equal)
-            shares, widths = found.x[:n][alike.of_rank], np.split(found.x[n:columns], phases)
+            shares, widths = found.x[:n][alike.of_root], np.split(found.x[n:columns], phases)
             narrow = [
                 cut
                 for p in range(phases)
-                for cut in _too_narrow(turned[p], p, flows[p], shares, widths[p][alike.of_edge], ranks[alike.ranks])
+                for cut in _too_narrow(turned[p], p, flows[p], shares, widths[p][alike.of_edge], ends)
             ]
             if not narrow:
                 return found
@@ -115,15 +116,15 @@ def _by_cuts(graph: FlowGraph, phases: int, weights: Integers | None) -> tuple[B
     value, prices = float(found.x[:n] @ many), -found.ineqlin.marginals[: len(cuts)]
     bound = _proved(graph, alike, list(cuts), prices, found.eqlin.marginals, weights, value, phases)
     even = solved(value * (1 - 1e-10)).x
-    return bound, even[:n][alike.of_rank], [each[alike.of_edge] for each in np.split(even[n:columns], phases)]
+    return bound, even[:n][alike.of_root], [each[alike.of_edge] for each in np.split(even[n:columns], phases)]
 
 
 class _Alike(NamedTuple):
-    """Which ranks, switches and edges are alike: the first of each kind, and the kind of each. Ranks are numbered as
-    ranks, switches as in `FlowGraph.switches`."""
+    """Which roots, switches and edges are alike: the first of each kind, and the kind of each. Roots are numbered as
+    in `FlowGraph.roots`, switches as in `FlowGraph.switches`."""
 
-    ranks: Integers
-    of_rank: Integers
+    roots: Integers
+    of_root: Integers
     switches: Integers
     of_switch: Integers
     edges: Integers
@@ -131,9 +132,9 @@ class _Alike(NamedTuple):
 
     @classmethod
     def of(cls, graph: FlowGraph, weights: Integers | None) -> _Alike:
-        """Return what is alike in a graph whose ranks have `weights`."""
+        """Return what is alike in a graph whose roots have `weights`."""
         found = orbits_of(graph, weights)
-        columns = found.vertices[graph.ranks], found.vertices[graph.switches], found.edges
+        columns = found.vertices[graph.roots], found.vertices[graph.switches], found.edges
         return cls(
             *(each for column in columns for each in np.unique(column, return_index=True, return_inverse=True)[1:])
         )
@@ -160,7 +161,7 @@ def _minimised(goal: Floats, table: Any, limits: Floats, same: Any) -> Any:
 
 def _balances(graph: FlowGraph, alike: _Alike, phases: int, columns: int) -> Floats:
     """Return rows, (kinds of switches · phases, columns), that say that as much enters a switch as leaves it."""
-    first, edges, size = len(alike.ranks), len(alike.edges), len(alike.switches)
+    first, edges, size = len(alike.roots), len(alike.edges), len(alike.switches)
     rows = np.zeros((phases * size, columns))
     for number, switch in enumerate(np.array(graph.switches, np.int64)[alike.switches]):
         more = [np.bincount(alike.of_edge[ends == switch], minlength=edges) for ends in (graph.heads, graph.tails)]
@@ -176,7 +177,7 @@ def _too_narrow(
     scale = FINEST / max(1.0, float(graph.capacity.sum()))
     flows.capacity[:] = 0
     flows.capacity[: flows.edges] = np.maximum(np.rint(widths * scale), 0)
-    flows.capacity[flows.from_source(graph.ranks)] = parts = np.maximum(np.rint(shares * scale), 0).astype(np.int64)
+    flows.capacity[flows.from_source(graph.roots)] = parts = np.maximum(np.rint(shares * scale), 0).astype(np.int64)
     need, found = int(parts.sum()), dict[bytes, Bools]()
     for rank in ends.tolist():
         if flows.flow(flows.source, rank, need) < need * (1 - NARROW) - len(parts) - flows.edges:
@@ -203,7 +204,7 @@ def _proved(
     ends = list(zip(graph.tails.tolist(), graph.heads.tolist(), strict=True))
 
     def priced(rounded: _Rounding) -> _Priced:
-        cost, paid = [Fraction()] * len(ends), [Fraction()] * graph.n
+        cost, paid = [Fraction()] * len(ends), [Fraction()] * len(graph.roots)
         for p in range(phases):
             height = dict(zip(graph.switches, map(rounded, potentials[p][alike.of_switch].tolist()), strict=True))
             own = [height.get(v, Fraction()) - height.get(u, Fraction()) for u, v in ends]
@@ -213,9 +214,9 @@ def _proved(
                     for edge in cuts[number].out.tolist():
                         own[edge] += price
                     paid = [all_paid + price * int(has) for all_paid, has in
-                            zip(paid, cuts[number].side[graph.ranks], strict=True)]  # fmt: skip
+                            zip(paid, cuts[number].side[graph.roots], strict=True)]  # fmt: skip
             cost = list(map(max, cost, alike.means(own, alike.of_edge)))
-        paid = alike.means(paid, alike.of_rank)
+        paid = alike.means(paid, alike.of_root)
         if weights is None:
             return cost, min(paid)
         parts = zip(paid, weights.tolist(), strict=True)
@@ -252,7 +253,7 @@ def all_to_all(graph: FlowGraph, of_kinds: bool = False) -> tuple[Bound, Floats]
     from scipy.sparse import coo_array
 
     alike = _Alike.of(graph, None) if of_kinds else None
-    sources = alike.ranks if alike else np.arange(graph.n)
+    sources = alike.roots if alike else np.arange(graph.n)
     kind_of = alike.of_edge if alike else np.arange(len(graph.capacity))
     n, edges, vertices = len(sources), len(graph.capacity), len(graph.names)
     if n * edges > MOST_FLOWS:
@@ -270,7 +271,7 @@ def all_to_all(graph: FlowGraph, of_kinds: bool = False) -> tuple[Bound, Floats]
     giving = np.arange(n) * vertices + graph.ranks[sources]  # as much as is needed
     kept = np.delete(np.arange(n * vertices), giving)
     same = coo_array((values, (rows, columns)), shape=(n * vertices, n * edges + 1)).tocsr()[kept]
-    many = np.bincount(alike.of_rank)[source] if alike else np.ones(n * edges)
+    many = np.bincount(alike.of_root)[source] if alike else np.ones(n * edges)
     shared = coo_array((many, (kind_of[edge], column)), shape=(int(kind_of.max()) + 1, n * edges + 1)).tocsr()
     goal = np.zeros(n * edges + 1)
     goal[-1] = -1

@@ -28,10 +28,11 @@ class Orbits(NamedTuple):
 
 
 def orbits_of(graph: FlowGraph, weights: Integers | None = None) -> Orbits:
-    """Return the orbits under the symmetries that are found; `weights` (ranks,) tell ranks apart."""
+    """Return the orbits under the symmetries that are found; `weights` (roots,) tell roots apart."""
     size, random = len(graph.names), np.random.default_rng(0)
     kinds = np.zeros(size, np.int64)
-    kinds[graph.ranks] = 1 if weights is None else 1 + weights
+    kinds[graph.roots] = 1 if weights is None else 1 + weights
+    kinds[graph.agents] += kinds.max() + 1
     found, colours = Orbits(np.arange(size), np.arange(len(graph.tails))), _refined(graph, np.tile(kinds, 2))
     keys, failed = graph.tails * size + graph.heads, 0
     order = np.argsort(keys)

@@ -18,7 +18,7 @@ from simcoll.config.lru import LruCache
 from simcoll.errors import RefusedError, TopologyError
 from simcoll.schedule.schedule import Schedule
 from simcoll.schedule.steps import Ints
-from simcoll.synthesis import linear_programs
+from simcoll.synthesis import in_network, linear_programs
 from simcoll.synthesis.bounds import BY_CUT, TURNED, Bound, by_cut
 from simcoll.synthesis.flow_graph import FlowGraph, Flows, Integers
 from simcoll.synthesis.linear_programs import Floats
@@ -29,6 +29,7 @@ from simcoll.topology.graph import Topology
 
 NAME: Final = "synthesized"
 COLLECTIVES: Final = (*BY_CUT, "all_reduce", "all_to_all")
+SERVED: Final = ("all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather")  # by switches that add and copy
 MOST_TRANSFERS: Final = 150_000  # of a schedule, which limits its pieces
 MOST_PIECES: Final = 256
 MOST_RANKS: Final = 64  # behind switches, which are removed by tens of thousands of maximum flows
@@ -86,8 +87,7 @@ class Plan:
     @cached_property
     def rate(self) -> Fraction:
         """The throughput in B/s that the busiest link allows."""
-        places = [self.graph.names[rank] for rank in self.graph.ranks]
-        return rate_of(self.schedule(1), self.topology, places)
+        return rate_of(self.schedule(1), self.topology, self.graph.devices)
 
     @property
     def loss(self) -> float:
@@ -119,22 +119,51 @@ def plan_of(
     root: int = 0,
     max_trees: int = 0,
     few_steps: bool = False,
+    served: bool = True,
 ) -> Plan:
     """Return the plan of a collective for ranks on the devices `places`. `max_trees` limits the trees of one root (0:
     as many as the optimum needs). With `few_steps` trees are as low as latencies want them, at the price of bandwidth.
-    Raises RefusedError."""
+    Unless it is `served`, switches that could add and copy only pass data on. Raises RefusedError."""
     if len(places) < 2:
         raise RefusedError("a schedule is synthesised for two ranks or more")
     rates = topology.bandwidths.tobytes(), topology.latencies.tobytes()
-    key = (collective, root, max_trees, few_steps, tuple(places), topology.layout, rates)
-    return _KNOWN.get(key, lambda: _planned(collective, topology, places, root, max_trees, few_steps))
+    served &= bool(len(_graph(collective, topology, places).agents))
+    key = (collective, root, max_trees, few_steps, served, tuple(places), topology.layout, rates)
+    return _KNOWN.get(key, lambda: _planned(collective, topology, places, root, max_trees, few_steps, served))
+
+
+def _graph(collective: str, topology: Topology, places: Sequence[str]) -> FlowGraph:
+    """Return the graph of a network, with the switches that add and copy if this can serve the collective. Where all
+    switches pass on as much as they get, copies gain nothing for an all_gather, nor do sums for a reduce_scatter."""
+    plain = FlowGraph.of(topology, places)
+    near = topology.agents_for(places)
+    agents = [*near, *(each for each in topology.agents if each not in {*near, *places})]
+    if collective not in SERVED or not agents:
+        return plain
+    if collective in ("all_gather", "reduce_scatter") and not plain.unbalanced():
+        return plain
+    return FlowGraph.of(topology, places, agents)
 
 
 def _planned(
-    collective: str, topology: Topology, places: Sequence[str], root: int, max_trees: int, few_steps: bool
+    collective: str,
+    topology: Topology,
+    places: Sequence[str],
+    root: int,
+    max_trees: int,
+    few_steps: bool,
+    served: bool,
 ) -> Plan:
     if few_steps:
-        return _few_steps(plan_of(collective, topology, places, root=root, max_trees=max_trees))
+        best = plan_of(collective, topology, places, root=root, max_trees=max_trees, served=served)
+        return _few_steps(replace(best, graph=FlowGraph.of(topology, places)))
+    if served:
+        through = _through_switches(collective, topology, places, root, max_trees)
+        alone = _bounded(collective, FlowGraph.of(topology, places), root, of_kinds=True)[0]
+        if through.rate >= min(alone.rate, through.bound.rate * Fraction(GOOD)):
+            return through
+        plain = plan_of(collective, topology, places, root=root, max_trees=max_trees, served=False)
+        return max(through, replace(plain, bound=through.bound), key=lambda plan: plan.rate)
     graph = FlowGraph.of(topology, places)
     large = graph.n > MOST_RANKS and bool(graph.switches) and TURNED.get(collective, collective) != "scatter"
     bound, shares, widths = _bounded(collective, graph, root, of_kinds=large)
@@ -148,15 +177,37 @@ def _planned(
     )
 
 
+def _through_switches(collective: str, topology: Topology, places: Sequence[str], root: int, max_trees: int) -> Plan:
+    """Return the plan of trees in which switches add and copy."""
+    graph, turned = _graph(collective, topology, places), collective in TURNED
+    bound, shares, _ = _bounded(collective, graph, root)
+    goal, weights = float(bound.rate / graph.unit), np.append(shares, 0 * graph.agents).astype(np.int64)
+    if collective == "all_reduce":
+        roots, (down, up) = in_network.trees([graph, graph.reversed], None, goal, max_trees)
+        first, total = np.cumsum(roots) - roots, int(roots.sum())
+        moves = _of_trees(up, first, total, 0, reduce=True) + _of_trees(down, first, total, _last(up), reduce=False)
+        height, count = _highest(up) + _highest(down), len(up) + len(down)
+    else:
+        roots, (trees,) = in_network.trees([graph.reversed if turned else graph], weights, goal, max_trees)
+        first, total, height, count = np.cumsum(roots) - roots, int(roots.sum()), _highest(trees), len(trees)
+        per_rank = int(roots.max()) if collective in ("all_gather", "reduce_scatter") else 0
+        moves = _of_trees(trees, first, total, 0, reduce=turned, per_rank=per_rank)
+    used = sorted({end for move in moves for end in (move.src, move.dst) if end >= graph.n})
+    number = dict(zip([*range(graph.n), *used], itertools.count(), strict=False))
+    moves = [move._replace(src=number[move.src], dst=number[move.dst]) for move in moves]
+    serving = replace(graph, agents=graph.roots[used])
+    return Plan(collective, topology, serving, bound, moves, height, count, total, root)
+
+
 def bound_of(collective: str, topology: Topology, places: Sequence[str], root: int = 0) -> Bound:
     """Return the bound of a collective's throughput. Raises RefusedError for a collective without one."""
-    return _bounded(collective, FlowGraph.of(topology, places), root, of_kinds=True)[0]
+    return _bounded(collective, _graph(collective, topology, places), root, of_kinds=True)[0]
 
 
 def _bounded(
     collective: str, graph: FlowGraph, root: int, of_kinds: bool = False
 ) -> tuple[Bound, Floats, list[Floats]]:
-    """Return the bound, each rank's share as a root, and the capacities of phases: of broadcasts, then of reductions;
+    """Return the bound, each root's share, and the capacities of phases: of broadcasts, then of reductions;
     for all_to_all the flows of all ranks, or with `of_kinds` of one rank of each kind."""
     if collective in BY_CUT:
         bound = by_cut(collective, graph, root)
@@ -389,16 +440,19 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
         # from places within one piece to places within blocks of all pieces
         src_slot, dst_slot = (slot // stride * stride * pieces + slot % stride for slot in (src_slot, dst_slot))
     piece = np.arange(pieces)[:, None]
+    near = topology.agents_for(graph.devices[: graph.n])
+    apart = {device for place, device in enumerate(graph.devices[graph.n :]) if near[place : place + 1] != (device,)}
     routes, number = list[tuple[str, ...]](), dict[Way, int]()
     for way in dict.fromkeys(move.way for move in moves):
         names = tuple(graph.names[vertex] for vertex in way)
         own = _usual(topology, names[0], names[-1]) != list(itertools.pairwise(names))
+        own |= not apart.isdisjoint((names[0], names[-1]))  # routes say which switch it is
         number[way] = len(routes) if own else -1
         routes += [names] * own
     route = np.array([number[move.way] for move in moves])
     step = np.unique(delay + piece, return_inverse=True)[1].reshape(pieces, -1)  # a lone piece leaves steps empty
     src_slot, dst_slot = src_slot + piece * stride, dst_slot + piece * stride
-    turn = np.broadcast_to((dst - src) % graph.n, step.shape)  # so that not all ranks send to one at a time
+    turn = np.broadcast_to((dst - src) % len(graph.roots), step.shape)  # so that not all ranks send to one at a time
     order = np.lexsort((turn.ravel(), step.ravel()))
     columns = [step, src, src_slot, dst, dst_slot, count, route]
     ordered = [np.broadcast_to(column, step.shape).ravel()[order].astype(np.int32) for column in columns]
@@ -410,6 +464,7 @@ def _schedule(plan: Plan, pieces: int) -> Schedule:
         n=graph.n,
         n_chunks=plan.chunks * pieces,
         reduce=np.tile([move.reduce for move in moves], pieces)[order],
+        agents=len(graph.agents),
         root=plan.root,
         pipelined=True,
         routes=tuple(routes),
@@ -453,18 +508,19 @@ def _few_steps(best: Plan, wide: bool = False) -> Plan:
     return replace(best, moves=moves, height=height, trees=count, chunks=total)
 
 
-def rate_of(schedule: Schedule, topology: Topology, places: Sequence[str]) -> Fraction:
-    """Return the largest throughput in B/s that links allow a schedule: its size over the time of its busiest link."""
-    load = load_of(schedule, topology, places)
+def rate_of(schedule: Schedule, topology: Topology, devices: Sequence[str]) -> Fraction:
+    """Return the largest throughput in B/s that links allow a schedule: its size over the time of its busiest link.
+    `devices` are those of the ranks, then of the agents."""
+    load = load_of(schedule, topology, devices)
     worst = max(Fraction(int(load[link]), int(topology.bandwidths[link])) for link in np.flatnonzero(load).tolist())
     return schedule.n_chunks / worst
 
 
-def load_of(schedule: Schedule, topology: Topology, places: Sequence[str]) -> Integers:
-    """Return how many chunks of a schedule cross each link, (links,)."""
+def load_of(schedule: Schedule, topology: Topology, devices: Sequence[str]) -> Integers:
+    """Return how many chunks of a schedule cross each link, (links,); for `devices` see `rate_of`."""
     link = {ends: number for number, ends in enumerate(topology.links)}
     crossed = np.zeros(len(topology.links), np.int64)
-    n, size = schedule.n, len(schedule.routes) + 1
+    n, size = schedule.participants, len(schedule.routes) + 1
     key = (schedule.src.astype(np.int64) * n + schedule.dst) * size + schedule.route + 1
     for way, some in zip(*_sums(key, schedule.count), strict=True):
         pair, own = divmod(int(way), size)
@@ -472,7 +528,7 @@ def load_of(schedule: Schedule, topology: Topology, places: Sequence[str]) -> In
             names = schedule.routes[own - 1]
             links = [link[ends] for ends in itertools.pairwise(names)]
         else:
-            links = list(topology.route(places[pair // n], places[pair % n]))
+            links = list(topology.route(devices[pair // n], devices[pair % n]))
         crossed[links] += int(some)
     return crossed
 

@@ -50,3 +50,15 @@ def test_mistakes_are_named() -> None:
         outcome = simcoll(*asked, *words)
         assert outcome.status in (1, 2) and said in outcome.err.replace("\n", " "), (words, outcome)
     assert simcoll("synthesize", "barrier", "--on", RING).status in (1, 2)
+
+
+def test_a_program_for_msccl_has_the_networks_routes_alone(tmp_path: Path) -> None:
+    """MSCCL's XML cannot say a route, and over two switches half of the messages take another one than the
+    network's."""
+    file, written = tmp_path / "planes.yaml", str(tmp_path / "planes.xml")
+    links = [f"{{from: 'host*', to: switch{plane}, bandwidth: 10 GB/s, latency: 1 us}}" for plane in (0, 1)]
+    file.write_text(f"name: planes\ndevices: {{host: 2, switch: 2}}\nlinks: [{', '.join(links)}]\n")
+    asked = ("synthesize", "broadcast", "--on", str(file), "--size", "1 MiB", "--to", "msccl", "-o", written)
+    refused = simcoll(*asked)
+    assert refused.status == 1 and "takes node0.host0->node0.switch1->node0.host1" in " ".join(refused.err.split())
+    assert simcoll(*asked, "--max-trees", "1").status == 0

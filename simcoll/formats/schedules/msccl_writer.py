@@ -151,6 +151,10 @@ def _check(schedule: Schedule) -> None:
         raise RefusedError(f"MSCCL's XML has no reducing switch, and {schedule.name} needs one; take another")
     if schedule.groups != (tuple(range(schedule.n)),):
         raise RefusedError("MSCCL's XML holds one group of all ranks; export without subgroups")
+    for i in np.flatnonzero(schedule.route >= 0)[:1].tolist():
+        way = "->".join(schedule.routes[schedule.route[i]])
+        needed = f"transfer {i} ({schedule.row(i)}) takes {way}, not the network's route"
+        raise RefusedError(f"MSCCL's XML has no routes, and {needed}; write JSON, or a schedule of fewer trees")
     if (moved := int(schedule.count.sum())) > MOST_TRANSFERS:
         raise RefusedError(
             f"{moved} transfers of a chunk are too many for XML; take fewer ranks (most {MOST_TRANSFERS})"

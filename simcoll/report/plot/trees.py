@@ -40,7 +40,7 @@ def trees_figure(answer: Synthesized) -> Figure:
 
 
 def trees_of(plan: Plan) -> tuple[str, Counter[frozenset[Ends]]]:
-    """Return the device of the rank that is the root of most trees, and how many chunks take each of them: the links
+    """Return the device that is the root of most trees, and how many chunks take each of them: the links
     from the root to all ranks, or back. Trees of a reduction that a broadcast follows are left out."""
     turned, names = plan.collective in TURNED, plan.graph.names
     moves_of, found = defaultdict[int, list[Move]](list), defaultdict[str, Counter[frozenset[Ends]]](Counter)
@@ -51,5 +51,5 @@ def trees_of(plan: Plan) -> tuple[str, Counter[frozenset[Ends]]]:
         sources, targets = {move.src for move in moves}, {move.dst for move in moves}
         (root,) = targets - sources if turned else sources - targets
         hops = (hop for move in moves for hop in itertools.pairwise(names[vertex] for vertex in move.way))
-        found[names[plan.graph.ranks[root]]][frozenset((min(hop), max(hop)) for hop in hops)] += 1
+        found[plan.graph.devices[root]][frozenset((min(hop), max(hop)) for hop in hops)] += 1
     return max(found.items(), key=lambda each: len(each[1]), default=("", Counter()))
