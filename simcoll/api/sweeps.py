@@ -95,9 +95,7 @@ class Sweep:
             named[name] = (key, value)
         parents_first = sorted(named.items(), key=lambda each: each[0].count("."))
         for name, (key, value) in parents_first:
-            node = yaml_tree.located(
-                spelt(value, "" if name == "moe.experts" else name.rsplit(".", 1)[-1]), Place(f"{key}=", 1, 1)
-            )
+            node = yaml_tree.located(_spelt_at(name, value), Place(f"{key}=", 1, 1))
             tree = scenario_files.with_machine(yaml_tree.put(scenario_files.with_machine(tree), name, node))
         return scenario_files.points(tree)
 
@@ -140,12 +138,8 @@ def points_of(asked: Asked, keys: Mapping[str, Any]) -> list[Point]:
 
 def sets_of(keys: Mapping[str, Any]) -> list[str]:
     """Return keys as texts that `--set` takes; error messages call them by their keywords."""
-    named = {key: (key.replace("__", "."), value) for key, value in keys.items()}
-    plain = {
-        key: (name, spelt(value, "" if name == "moe.experts" else name.rsplit(".", 1)[-1]))
-        for key, (name, value) in named.items()
-    }
-    return [OptionValue(name, json.dumps(value), f"{key}=") for key, (name, value) in plain.items()]
+    paths = {key: key.replace("__", ".") for key in keys}
+    return [OptionValue(paths[key], json.dumps(_spelt_at(paths[key], keys[key])), f"{key}=") for key in keys]
 
 
 _COMMAND: Final = r"simcoll [a-z]+[^;`]*"  # whose options stay as they are
@@ -225,6 +219,11 @@ def _kept_values(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _kept_values(each) for name, each in value.items()}
     return [_kept_values(each) for each in value] if type(value) is list else value
+
+
+def _spelt_at(path: str, value: Any) -> Any:
+    """Return the value of a dotted key as a scenario file writes it; experts are counted here, and take time below."""
+    return spelt(value, "" if path == "moe.experts" else path.rsplit(".", 1)[-1])
 
 
 def spelt(value: Any, key: str = "") -> Any:

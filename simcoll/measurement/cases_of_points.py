@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-
 from simcoll.errors import InputError, RefusedError
 from simcoll.measurement.program_of_rank import part_of
 from simcoll.measurement.rank_tasks import RankTask, WorkTask
@@ -164,11 +162,9 @@ def _whole(scenario: Scenario) -> Scenario:
 
 def _contract_only(schedule: Schedule) -> Schedule:
     """Return the schedule without its transfers: it only tells ranks, groups and root."""
-    none = np.zeros(0, np.int32)
-    columns = dict.fromkeys(("step", "src", "src_slot", "dst", "dst_slot", "count", "route"), none)
     blocks = collective(schedule.collective).blocks(len(schedule.groups[0]))
-    columns |= dict.fromkeys(("reduce", "joins"), none.astype(bool))
-    return schedule.replace(algorithm="library", n_chunks=blocks, agents=0, **columns)
+    kept = {"collective": schedule.collective, "n": schedule.n, "root": schedule.root, "groups": schedule.groups}
+    return Schedule.from_rows((), algorithm="library", n_chunks=blocks, **kept)
 
 
 def _columns(prediction: Prediction, harness: str) -> CaseRow:

@@ -68,26 +68,22 @@ class Point:
 
 
 ASKED: Final = "give a scenario's file or name, or a collective with --on SYSTEM"
-_MACHINE: Final = (
-    "a machine in another program's format",
-    "`simcoll import {file} -o machine.yaml`: then --on takes it",
-)
-_SCHEDULE: Final = ("a schedule", "--algorithm {file} takes it, beside a collective and --on SYSTEM")
-_FOREIGN: Final = (
-    "a schedule in another program's format",
-    "`simcoll import {file} -o own.json`: --algorithm takes that",
-)
 _RESULTS: Final = (
     "results of simcoll",
     "`simcoll plot {file}` draws them, `simcoll compare {file} MEASURED.csv` holds them against measured times",
 )
-_MEASURED: Final = ("a table of measured times", "`simcoll compare {file} --on SYSTEM` and `simcoll diagnose` take it")
-_KINDS: Final = {
-    **dict.fromkeys(("nvidia-smi", "nccl-topology", "nccl-graph", "infragraph", "graphml"), _MACHINE),
-    **dict.fromkeys(("msccl", "mscclpp", "goal"), _FOREIGN),
-    "schedule": _SCHEDULE,
-    "measured": _MEASURED,
+_KINDS: Final = {  # of files that are no scenarios; any other kind is a machine
+    **dict.fromkeys(
+        ("msccl", "mscclpp", "goal"),
+        ("a schedule in another program's format", "`simcoll import {file} -o own.json`: --algorithm takes that"),
+    ),
+    "schedule": ("a schedule", "--algorithm {file} takes it, beside a collective and --on SYSTEM"),
+    "measured": ("a table of measured times", "`simcoll compare {file} --on SYSTEM` and `simcoll diagnose` take it"),
 }
+_MACHINE: Final = (
+    "a machine in another program's format",
+    "`simcoll import {file} -o machine.yaml`: then --on takes it",
+)
 _OURS: Final = ("lower_bound_us", "status")  # columns that results of simcoll have, and no measured table
 _OF_SCENARIOS: Final = frozenset({"collective", "workload", "topology"})  # each scenario has one of these
 _OF_MACHINES: Final = frozenset({"devices", "links", "fabric", "system"})  # as topology files have at their top
@@ -282,7 +278,7 @@ def _refuse_other(path: Path) -> None:
     if kind == "measured" and set(_OURS) <= set(text.partition("\n")[0].strip().split(",")):
         raise _refused(path, _RESULTS)
     if kind is not None:
-        raise _refused(path, _KINDS[kind])
+        raise _refused(path, _KINDS.get(kind, _MACHINE))
 
 
 def _refused(path: Path, kind: tuple[str, str]) -> InputError:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import foreign
 import jsonschema
 import pytest
 import yaml
@@ -151,6 +152,15 @@ def test_a_word_without_end_is_said_in_few(word: str) -> None:
     done = simcoll("predict", "all_reduce", "--on", "hgx-h100", *([] if "--size" in word else ["--size=1MiB"]), word)
     assert (done.status, done.out) == (2, "")
     assert all(len(line) < 1000 and "Exceeds the limit" not in line for line in done.err.splitlines())
+
+
+@pytest.mark.parametrize("name", ["nvidia-smi", "rocm-smi", "graphml", "goal", "osu"])
+def test_a_text_of_another_program_is_no_scenario(name: str, tmp_path: Path) -> None:
+    """A text that `import` takes ends with one line where a scenario is asked for."""
+    (tmp_path / "file").write_text(foreign.FILES[name])
+    refused = simcoll("run", tmp_path / "file")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "not a scenario; give a scenario's" in refused.err
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 from simcoll.config import input_files
 from simcoll.errors import InputError, visible
 from simcoll.formats.recordings.events import Event, Group, Recording, Shapes, What
-from simcoll.schedule.names import collective_named
+from simcoll.schedule.names import collective_named, squashed
 
 _CURE: Final = "give a dump as PyTorch writes it (pickle or JSON)"
 _CONTAINERS: Final = 4_000_000  # in a pickle, to bound memory; a dump of 20,000 calls with 60 frames has 1,400,000
@@ -127,23 +127,17 @@ def rank_of(source: str) -> int | None:
     return None
 
 
-# Names of the recorder without the backend, beside those that `collective_named` knows. Calls with uneven parts are
-# compared by name alone.
-_NAMES: Final = {
-    **dict.fromkeys(("allreduce_coalesced", "all_reduce_barrier"), "all_reduce"),
-    **dict.fromkeys(("_all_gather_base", "all_gather_single", "all_gather_into_tensor"), "all_gather"),
-    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor"), "reduce_scatter"),
-    **dict.fromkeys(("all_gather_into_tensor_coalesced", "ALLGATHER_coalesced"), "all_gather"),
-    **dict.fromkeys(("reduce_scatter_tensor_coalesced", "REDUCE_SCATTER_coalesced"), "reduce_scatter"),
-    **dict.fromkeys(("all_to_all_single", "all_to_all_v_single", "alltoall_base", "all_to_allv"), "all_to_all"),
-    "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce",
-}
+# What PyTorch adds to the names of collectives, in small letters. Calls with uneven parts are compared by name alone.
+_TAILS: Final = re.compile(r"(?:base|v?single|intotensor|tensor|coalesced|barrier|oop|v)+$")
 
 
 def collective_of(name: str) -> str:
-    """Return the collective that PyTorch calls `name`; the name itself if simcoll has no such collective."""
-    return _NAMES.get(name) or collective_named(name) or name[:_NAME]
+    """Return the collective that PyTorch calls `name`; the name itself if simcoll has no such collective.
+
+    >>> collective_of("_ALLGATHER_BASE"), collective_of("reduce_scatter_tensor_coalesced"), collective_of("coalesced")
+    ('all_gather', 'reduce_scatter', 'coalesced')
+    """
+    return collective_named(name) or collective_named(_TAILS.sub("", squashed(name))) or name[:_NAME]
 
 
 _P2P: Final = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")

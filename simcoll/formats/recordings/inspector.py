@@ -12,7 +12,7 @@ from typing import Final
 
 from simcoll.errors import InputError, visible
 from simcoll.formats.recordings.events import Event, Group, Recording, What
-from simcoll.schedule.names import collective_named
+from simcoll.formats.recordings.flight_recorder import collective_of
 
 _CURE: Final = "give the lines as NCCL Inspector writes them (JSON)"
 
@@ -42,7 +42,7 @@ def read(text: str, source: str) -> list[Recording]:
             process = str(about.get("hostname")), str(about.get("pid", (name, rank)))
             largest[process] = max(largest.get(process, (0, 0)), (n, rank))
             group = groups.setdefault(name, Group(name, n=n, nodes=int(head.get("nnodes", 0))))
-            what = What(_collective(str(perf["coll"])[:40]), size=int(perf["coll_msg_size_bytes"]))
+            what = What(collective_of(str(perf["coll"])[:40]), size=int(perf["coll_msg_size_bytes"]))
             ended = 1000 * int(about.get("dump_timestamp_us", 0))
             took = float(perf["coll_exec_time_us"])
             events[(*process, name)].append(Event(group, int(perf["coll_sn"]), what, "", True, 0, 0, ended, took))
@@ -51,7 +51,3 @@ def read(text: str, source: str) -> list[Recording]:
                 continue
             raise InputError(f"{source}:{number}: no line of Inspector: {visible(str(error))[:80]}", _CURE) from None
     return [Recording(source, largest[key[:2]][1], calls, whole=False) for key, calls in events.items()]
-
-
-def _collective(name: str) -> str:
-    return collective_named(name) or name

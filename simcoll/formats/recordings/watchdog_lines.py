@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from simcoll.formats.recordings.events import UNNAMED, Event, Group, Recording, What
-from simcoll.schedule.names import collective_named
+from simcoll.formats.recordings.flight_recorder import collective_of
 
 # Lines of ProcessGroupNCCL.cpp; groups were numbered `[PG 1 Rank 3]` up to PyTorch 2.4, and calls were not before 1.13.
 _TIMEOUT: Final = re.compile(
@@ -25,11 +25,6 @@ _DEATH: Final = re.compile(
     r".{0,99}?rank\s*: (?P<rank>\d{1,7}).{0,99}?\n.{0,99}?exitcode\s*: (?P<code>-?\d{1,9})",
     re.DOTALL,
 )
-_NAMES: Final = {
-    "_ALLGATHER_BASE": "all_gather",
-    "_REDUCE_SCATTER_BASE": "reduce_scatter",
-    "ALLTOALL_BASE": "all_to_all",
-}
 
 
 class Death(NamedTuple):
@@ -50,7 +45,7 @@ def read(text: str, source: str) -> Iterator[Recording]:
     """Yield for each rank that gave up waiting: the call in which it waited, and how far it had come in the group."""
     found: dict[int, tuple[int, What]] = {}
     for line in _TIMEOUT.finditer(text):
-        name = _NAMES.get(line["name"]) or collective_named(line["name"]) or line["name"].lower()
+        name = collective_of(line["name"].lower())
         inputs, outputs = ((((int(line[side]),),) if line[side] else ()) for side in ("count", "out"))
         found.setdefault(int(line["rank"]), (int(line["number"] or 0), What(name, inputs, outputs)))
     groups = dict[tuple[str, str], Group]()
