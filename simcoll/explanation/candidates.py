@@ -278,6 +278,8 @@ def _of_all_calls(scenario: Scenario) -> list[Candidate]:
     calls = {(work.call.collective, len(work.ranks)): alone(scenario, places, work.call, work.ranks)
              for work in plan.works if work.call}  # fmt: skip
     served: list[list[Candidate]] = []
+    if any(call.moe for call in calls.values()):  # their executors are keys of operations
+        return []
     for call in calls.values():
         try:
             served.append([each for each in _of_call(_any_algorithm(call), ()) if not each.settings])

@@ -41,6 +41,7 @@ from simcoll.workload.expert_routing import COMBINE, Copies, ExpertTokens
 ONE_STEP: Final = "direct"
 TWO_HOPS: Final = "two_hop"
 NVLINK: Final = "nvlink"
+NEIGHBOURS: Final = "DeepEP's normal kernels need equally many neighbouring ranks on each node"
 LEAST_CAPABILITY: Final = 80  # on older GPUs the kernels do not run (DeepEP's README)
 
 
@@ -247,7 +248,7 @@ def _kernel(scenario: Scenario, rated: Topology, costs: CostSetting) -> ExpertCa
     if ranks < 2:
         raise RefusedError("one rank sends no tokens; write at least `ranks: 2`", "ranks")
     if normal and several and nodes.ravel().tolist() != list(range(ranks)):
-        raise RefusedError("DeepEP's normal kernels need equally many neighbouring ranks on each node", "placement")
+        raise RefusedError(f"{NEIGHBOURS}; write e.g. `placement: {{per_node: 4}}`", "placement")
     everyone = [list(range(ranks))]
     exchanges: list[tuple[list[list[int]], Copies]] = [(everyone, tokens.to_experts(ranks))]
     if normal:

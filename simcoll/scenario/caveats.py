@@ -31,13 +31,15 @@ _CHOSEN = (
 
 def notes(points: Iterable[Scenario | Point]) -> list[str]:
     """Return the notes for scenarios, without duplicates: on unknown releases, unused registered buffers, unread
-    keys of `model`, schedules without a proof, nodes without a rank, and schedules that `all` excludes."""
+    keys of `model`, schedules without a proof, nodes without a rank, schedules that `all` excludes, and queue pairs
+    without messages."""
     points = list(points)
     scenarios = [scenario_of(point) for point in points]
     asked = [(each, system) for each in scenarios if (system := _of_gpus(each))]
     found = (note for scenario, system in asked for note in (_release(scenario, system), _windows(scenario, system)))
     others = (note for point in points for note in (_idle(scenario_of(point)), _model(scenario_of(point)), _all(point)))
-    return [note for note in dict.fromkeys([*map(_unproved, scenarios), *found, *others]) if note]
+    whole = map(_one_queue_pair, scenarios)
+    return [note for note in dict.fromkeys([*map(_unproved, scenarios), *found, *others, *whole]) if note]
 
 
 def scenario_of(point: Scenario | Point) -> Scenario:
@@ -67,6 +69,17 @@ def _model(scenario: Scenario) -> str | None:
         return None
     cure = "the profiles one-port and ideal read `model`"
     return f"{', '.join(unread)} changes nothing: {scenario.profile} has costs of its own for these calls; {cure}"
+
+
+def _one_queue_pair(scenario: Scenario) -> str | None:
+    """Return a note if messages are too few for the queue pairs of their connections, else None."""
+    paths, by = scenario.topology.ecmp, scenario.executed_by
+    if not paths or paths.qps_per_connection == 1 or by not in (None, "deepep", "low-latency"):
+        return None
+    if by is None and scenario.params().chunk:
+        return None
+    cure = "" if by else "; `model: {chunk: 64 KiB, channels: 16}` cuts it"
+    return f"ecmp.qps_per_connection hardly helps: a message is one piece here, which takes one queue pair{cure}"
 
 
 def _all(point: Scenario | Point) -> str | None:

@@ -250,6 +250,13 @@ def test_lent_costs_wait_for_the_links_of_the_machine() -> None:
         simcoll.predict("moe_dispatch", executor="deepep", sms=110, **keys)
 
 
+def test_executors_of_operations_are_not_choices() -> None:
+    """Of a workload with such calls `recommend` names its own algorithm: each operation has its executor."""
+    operation = {"name": "out", "collective": "moe_dispatch", "moe": MOE, "executor": "deepep"}
+    advice = simcoll.recommend({"topology": "hgx-h100", "workload": {"operations": [operation]}})
+    assert [each["choice"] for each in advice["recommendations"][0]["choices"]] == ["auto"]
+
+
 def test_the_best_executor_by_tokens() -> None:
     """`recommend` names for each range of tokens the executor that is fastest there."""
     moe = MOE | {"tokens": [1, 4096]}

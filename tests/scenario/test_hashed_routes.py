@@ -18,6 +18,7 @@ from simcoll.errors import InputError, Place
 from simcoll.prediction.predict import predict
 from simcoll.prediction.replications import part
 from simcoll.prediction.sweep import run_point
+from simcoll.scenario import caveats
 from simcoll.scenario.hashed_routes import Rails, hashed
 from simcoll.scenario.scenario_files import Point, points
 
@@ -234,6 +235,18 @@ def test_draws_below_the_topology() -> None:
     assert [row[each] for each in columns] == [other[each] for each in columns]
     even = predict(asked(*SHIFT, TREE.replace("link:", "routing: adaptive, link:"))).time_us
     assert row["even_paths_us"] == other["even_paths_us"] == even < row["time_us_p95"]
+
+
+@pytest.mark.parametrize(("model", "noted"), [((), True), (PIECES, False)])
+def test_queue_pairs_need_pieces(model: tuple[str, ...], noted: bool) -> None:
+    """Where messages are whole, more queue pairs do not help, which a note says; pieces spread over them."""
+    times = []
+    for pairs in (1, 16):
+        paths = f"routing: ecmp, ecmp: {{qps_per_connection: {pairs}, draws: 20}}, link:"
+        point = asked(*SHIFT, *model, TREE.replace("link:", paths))
+        times.append(run_point(point)["time_us_p50"])
+    assert any("takes one queue pair" in note for note in caveats.notes([point])) == noted
+    assert (times[1] < 0.9 * times[0]) != noted
 
 
 @pytest.mark.parametrize("routing", ["ecmp", "rails"])
