@@ -42,7 +42,7 @@ from simcoll.prediction.predictions import (
 )
 from simcoll.prediction.schedules import program_of
 from simcoll.scenario.faults import struck
-from simcoll.scenario.profile import CostSetting, load_profile
+from simcoll.scenario.profile import CostSetting
 from simcoll.scenario.scenario import SYNTHESIZED, Scenario
 from simcoll.schedule.schedule import StreamedSchedule, split
 from simcoll.topology.graph import Topology
@@ -164,7 +164,7 @@ def _lower_bound(of: Scenario, call: PlainCall, whole: StreamedProgram, topology
         least = functools.partial(tokens.least_bytes, of.collective)
         return lower_bounds.bound_of_tokens(network, whole.devices, least)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
-    solving = not load_profile(scenario.profile).as_nccl or isinstance(scenario.algorithm, MadeSchedule)
+    solving = call.costs.kernels is None or isinstance(scenario.algorithm, MadeSchedule)
     return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, bool(network.agents), solving)
 
 
