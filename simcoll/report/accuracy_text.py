@@ -9,11 +9,10 @@ from simcoll import __version__
 from simcoll.config import text_table
 from simcoll.config.grouping import grouped
 from simcoll.report.result_tables import few
-from simcoll.report.verdicts import explanation, of_calibration, of_comparison, of_diagnosis, only_faster
+from simcoll.report.verdicts import of_calibration, of_comparison, of_diagnosis
 from simcoll.units import format_size
 
 SHOWN = 6  # hypotheses in the table
-WORST = 3  # regions listed in a line
 ROWS = 100  # rows of the table: of more, those that are slow or fast are shown
 MANY = 9  # regions: up to so many, all are shown
 _SURE: Final = {"clear": "clearly", "likely": "likely", "open": "one of several explanations"}
@@ -122,7 +121,7 @@ def _quantity(value: float | None, parameter: Mapping[str, Any]) -> str:
 
 
 def diagnosis_text(document: dict[str, Any]) -> str:
-    """Return the text of `simcoll diagnose`: its sentence, points, regions, hypotheses, the verdict and its reasons."""
+    """Return the text of `simcoll diagnose`: its sentence, points, regions, hypotheses, points to measure again."""
     columns = ["collective", "ranks", "nodes", "size_bytes", "algorithm", "protocol", "measured_us", "expected_us"]
     columns += ["low_us", "high_us", "region", "verdict"]
     points = [{**point, "verdict": _state(point)} for point in document["points"]]
@@ -155,10 +154,10 @@ def diagnosis_text(document: dict[str, Any]) -> str:
         *calm,
         "",
         *_ranked(document),
-        *_verdict(document),
+        *(f"# measure again: {_single(point)}" for point in document["points"] if point["single"]),
     ])  # fmt: skip
     first = [text_table.wrapped(of_diagnosis(document), "  "), *advice(document)]
-    return "\n".join([*first, text_table.remarks_wrapped(findings)])
+    return "\n".join([*first, text_table.remarks_wrapped(findings.rstrip())])
 
 
 def advice(document: Mapping[str, Any]) -> list[str]:
@@ -217,37 +216,6 @@ def _ranked(document: dict[str, Any]) -> list[str]:
     ranked = ["hypothesis", "value", "error", "score", "assumes", "off", "explains"]
     columns = "# score: the error, and a penalty for what is assumed; off: regions that are still off"
     return [text_table.render(ranked, rows), columns, *(f"# {h['hypothesis']}: {h['text']}" for h in shown[:3])]
-
-
-def _verdict(document: dict[str, Any]) -> list[str]:
-    """Return the last lines: single points whose times are far off, then the verdict."""
-    single = [f"# measure again: {_single(point)}" for point in document["points"] if point["single"]]
-    if document["explained_by"] in ("healthy", "wrong data"):
-        also = ", and times that are as they should be" if document["wrong"] else ""
-        again = ", but for what is to be measured again" if single else ""
-        return [*single, f"# verdict: {document['explained_by']}{also}{again}"]
-    off = [region for region in document["regions"] if region["off"]]
-    if document["explained_by"] is None:
-        if only_faster(off):
-            finding = (
-                "faster than expected: a finding, and no fault; fit the profile to it (simcoll calibrate), unless the"
-            )
-            return [*single, f"# verdict: {finding} machine is another one: {_listed(off)}"]
-        return [*single, f"# verdict: off, and nothing that was tried explains it: {_listed(off)}"]
-    verdict = explanation(document) + (", which these rows do not distinguish" if document["also"] else "")
-    named = (h["hypothesis"] for h in document["hypotheses"][1:] if h["hypothesis"] not in document["also"])
-    others = [name for name in named if not name.startswith("like ")]
-    behind = {"clear": "clearly better than", "likely": "likelier than", "open": "but hardly better than"}
-    verdict += f", {behind[document['sure']]} {others[0]}" if others else ""
-    left = [f"# it leaves off: {_listed(document['remains'])}"] if document["remains"] else []
-    return [*single, f"# off: {_listed(off)}", *left, f"# verdict: {verdict}"]
-
-
-def _listed(regions: list[dict[str, Any]]) -> str:
-    """Return in words the regions whose times are most off."""
-    worst = sorted(regions, key=lambda region: -float(region["distance"]))[:WORST]
-    listed = [f"{r['collective']} on {r['ranks']}, {r['region']}: {_how(r)}" for r in worst]
-    return "; ".join(listed) + (f"; and {len(regions) - WORST} more" if len(regions) > WORST else "")
 
 
 def _single(point: dict[str, Any]) -> str:

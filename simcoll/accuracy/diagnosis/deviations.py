@@ -7,7 +7,7 @@ Distances are in *bands*: a point at distance 1 lies at the end of the range of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -89,8 +89,8 @@ class Region:
     of its band. `inside` counts points within their bands. `outside` lists the points beyond their bands on the side
     with more of them; if the median is beyond its band, it lists the points beyond that band. `factor` is the median
     ratio of `outside`. `contrary` lists the points beyond their bands on the other side, with the median ratio
-    `contrary_factor`. `accident` is the point that `but_for_accident` left out. `distance`, in bands, is the root mean
-    square over the points; from FEW points on the worst one is left out.
+    `contrary_factor`. `distance`, in bands, is the root mean square over the points; from FEW points on the worst one
+    is left out.
     """
 
     points: tuple[int, ...]
@@ -103,7 +103,6 @@ class Region:
     factor: float | None
     contrary: tuple[int, ...]
     contrary_factor: float | None
-    accident: int | None = None
 
     @property
     def off(self) -> bool:
@@ -116,24 +115,6 @@ class Region:
     def beyond(self) -> bool:
         """Whether the region's median of measured / expected is outside its band."""
         return not self.low <= self.ratio <= self.high
-
-
-def but_for_accident(region: Region, series: Sequence[int], ratios: Floats, bands: Bands) -> Region:
-    """Judge a small region again without its only point outside its band, if the neighbours in size are inside theirs.
-
-    A single odd point may be an accident. Its neighbours take its place in the judgement. Regions with FEW points or
-    more stay as they are. `series` are the numbers of the series' points in order of size.
-    """
-    far = np.abs(bands.distances(ratios))
-    outside = [point for point in region.points if far[point] > 1]
-    if not region.off or len(region.points) >= FEW or len(outside) != 1:
-        return region
-    at = series.index(outside[0])
-    around = [*series[max(0, at - 1) : at], *series[at + 1 : at + 2]]
-    if len(around) < 2 or far[around].max() > 1:
-        return region
-    kept = [*(point for point in region.points if point not in (*outside, *around)), *around]
-    return replace(judged(kept, ratios, bands), points=region.points, inside=region.inside, accident=outside[0])
 
 
 def judged(points: Sequence[int], ratios: Floats, bands: Bands) -> Region:
@@ -197,20 +178,14 @@ class MeasuredTable:
         """Return the verdict on each region, if the predicted times (n,), in us, are expected."""
         return tuple(judged(group, self.measured / predicted, self.bands) for group in self.groups)
 
-    def but_for_accidents(self, fit: Fit) -> Fit:
-        """Return the fit, with each of its regions judged as `but_for_accident` does."""
-        of_point = {point: members for members in self.series for point in members}
-        ratios = self.measured / fit.predicted
-        regions = (but_for_accident(region, of_point[region.points[0]], ratios, self.bands) for region in fit.regions)
-        return replace(fit, regions=tuple(regions))
-
 
 @dataclass(frozen=True)
 class Fit:
     """How a hypothesis fits a table.
 
     `launch` is the time in us that was added to each launch, or the pace of launches; `predicted` (n,), in us, includes
-    it. `errors` (n,) are |log(measured / predicted)|; `regions` are the verdicts if `predicted` is expected.
+    it. `errors` (n,) are |log(measured / predicted)|; `regions` are the verdicts if `predicted` is expected, but
+    for the points in `accidents`.
     """
 
     hypothesis: Hypothesis
@@ -218,6 +193,7 @@ class Fit:
     launch: float
     errors: Floats
     regions: tuple[Region, ...]
+    accidents: tuple[int, ...] = ()
 
     @property
     def error(self) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from simcoll.accuracy import scores, table_join
 from simcoll.accuracy.diagnosis import deviations, ranking
 from simcoll.accuracy.diagnosis.deviations import WILD, Bands, Fit, MeasuredTable, Region
-from simcoll.accuracy.diagnosis.hypotheses import ANOTHER
+from simcoll.accuracy.diagnosis.hypotheses import ANOTHER, PENALTY
 from simcoll.accuracy.measured_points import RowQuestions, question, suspicious, with_schedule_name
 from simcoll.accuracy.scores import Document
 from simcoll.config import yaml_tree
@@ -112,8 +112,10 @@ def diagnosed(
     base = ranking.healthy(table)
     ranked = [base] if excluded is None else ranking.ranked(table, base, tell, excluded)
     _check_possible(asked, table, base, ranked[0], system, source)
-    if base.off and ranking.accidental(sound := table.but_for_accidents(base), ranked[0], base):
-        base, ranked = sound, [sound]
+    if base.off and not (sound := ranking.but_for_accidents(table, base)).off:
+        score = sound.error + 2 * PENALTY * len(sound.accidents)  # each is two assumptions: the point and its time
+        if score < ranked[0].score or not ranked[0].explains(base):
+            base, ranked = sound, [sound]
     document = _document(system, asked, table, names, base, ranked, refused)
     warnings = [
         *([f"{len(judged)} of {len(rows)} rows are judged: sizes spread evenly"] if len(judged) < len(rows) else []),
@@ -272,7 +274,8 @@ def _document(
     explained = not base.off or best.explains(base)
     good = ranking.as_good(ranked, base, table)
     regions, left = (
-        [_region(asked, names, region) for region in fit.regions] for fit in (base, best if explained else base)
+        [_region(asked, names, region, fit.accidents) for region in fit.regions]
+        for fit in (base, best if explained else base)
     )
     return {
         "schema": SCHEMA,
@@ -316,7 +319,6 @@ def _points(
     unexplained = np.abs(bands.distances(table.measured / (best if explained else base).predicted)) > WILD
     known = [{name: result[name] for name in _POINT} for result in asked.results]
     calm = {number for region in base.regions if not region.off for number in region.points}
-    accidents = {region.accident for region in base.regions}
     return [
         {
             **known[case],
@@ -330,13 +332,13 @@ def _points(
             "distance": distances[i],
             "verdict": "slow" if distances[i] > 1 else "fast" if distances[i] < -1 else "inside",
             "bad_row": bad[i],
-            "single": i in accidents or (i in calm and abs(distances[i]) > WILD and bool(unexplained[i])),
+            "single": i in base.accidents or (i in calm and abs(distances[i]) > WILD and bool(unexplained[i])),
         }
         for i, (row, case) in enumerate(zip(asked.rows, asked.case.tolist(), strict=True))
     ]
 
 
-def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Document:
+def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region, accidents: Sequence[int]) -> Document:
     """Return the JSON document's entry for one region of a series."""
     first = asked.rows[region.points[0]]
     outside, contrary = (
@@ -349,7 +351,8 @@ def _region(asked: _DiagnosedRows, names: Sequence[str], region: Region) -> Docu
         "dtype": first.dtype,
         "region": names[region.points[0]],
         "points": len(region.points),
-        **{name: getattr(region, name) for name in ("inside", "ratio", "distance", "low", "high", "off", "factor")},
+        "inside": region.inside - len({*region.points}.intersection(accidents)),
+        **{name: getattr(region, name) for name in ("ratio", "distance", "low", "high", "off", "factor")},
         "from_bytes": min(outside, default=None),
         "to_bytes": max(outside, default=None),
         "contrary_factor": region.contrary_factor,

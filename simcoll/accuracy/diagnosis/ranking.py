@@ -13,6 +13,7 @@ import numpy as np
 from simcoll.accuracy.diagnosis import hypotheses
 from simcoll.accuracy.diagnosis.deviations import (
     ALLOWED,
+    FEW,
     Fit,
     MeasuredTable,
     applied,
@@ -88,6 +89,18 @@ def healthy(table: MeasuredTable) -> Fit:
     """Return how well the healthy machine explains the table."""
     added = shifts(table.measured, table.small, table.series, table.predicted)
     return applied(HEALTHY, table.predicted + added, float(np.median(added)), table)
+
+
+def but_for_accidents(table: MeasuredTable, base: Fit) -> Fit:
+    """Return the healthy machine's fit with expected times for single odd points (accidents). These are points of
+    regions of less than FEW points that lie outside their bands, while their neighbours in size lie inside."""
+    far = np.abs(table.bands.distances(table.measured / base.predicted)) > 1
+    small = {point for group in table.groups if len(group) < FEW for point in group}
+    odd = [p for s in table.series for a, p, b in zip(s, s[1:], s[2:], strict=False) if far[p] and not far[a] | far[b]]
+    odd = [point for point in odd if point in small]
+    measured = table.measured.copy()
+    measured[odd] = base.predicted[odd]
+    return replace(healthy(replace(table, measured=measured)), accidents=tuple(odd))
 
 
 def ranked(
@@ -236,15 +249,6 @@ def as_good(fits: Iterable[Fit], base: Fit, table: MeasuredTable) -> list[Fit]:
     here = [fit for fit in good if fit.hypothesis.rarity < ANOTHER]
     single = [fit for fit in here if not fit.hypothesis.pair]
     return single or here or good
-
-
-def accidental(sound: Fit, best: Fit, base: Fit) -> bool:
-    """Return whether single odd points (accidents) on a healthy machine explain a table better than the hypothesis
-    `best`. `sound` is the healthy machine's fit without these points. Each accident costs two assumptions: the point
-    and its time."""
-    accidents = [region.accident for region in sound.regions if region.accident is not None]
-    score = sound.error - float(sound.errors[accidents].sum()) / len(sound.errors) + 2 * PENALTY * len(accidents)
-    return not sound.off and (score < best.score or not best.explains(base))
 
 
 def sure(fits: Sequence[Fit], base: Fit, table: MeasuredTable) -> str:

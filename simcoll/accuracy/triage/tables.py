@@ -34,6 +34,7 @@ _WHOLE: Final = re.compile(  # a whole line of NCCL's log, with a launcher's lab
 _OF_TABLES: Final = re.compile(r"\bnranks[ =]+[0-9]+|version.*")  # what says more of a table
 HALF: Final = 0.5  # share of the error that may remain, if a setting explains a table
 PART: Final = 0.8  # and if it explains a part
+_FASTER: Final = "fit the profile to it (simcoll calibrate), unless the machine is another one (--on)"
 NEARER: Final = 0.9  # share of the error that may remain if a further setting counts
 
 
@@ -124,24 +125,19 @@ def judged(text: str, name: str, case: Case) -> Iterator[Finding]:
         return
     tried = list(_tried(text, name, settings, case))
     best = min(tried, key=lambda pair: (_error(pair[1]), not pair[0].blamed), default=None)
-    sets = list(case.sets)
     if best and _error(best[1]) <= (HALF if _is_assumed(case, base) else PART) * _error(base):
-        setting, under = best
-        yield _by_setting(setting, base, under, name, "clear" if under["explained_by"] == "healthy" else "likely")
-        if under["explained_by"] == "healthy" or _error(under) <= HALF * _error(base):
-            tables.append(under)
-            return
-        sets += setting.sets
-    document = diagnosed(text, name, machine, case.where, sets, case.tell, tuple(excluded)) if settings else base
+        tables.append(best[1])
+        yield _by_setting(*best, base, name)
+        return
+    again = (text, name, machine, case.where, case.sets, case.tell, tuple(excluded))
+    document = diagnosed(*again) if settings else base
     tables.append(document)
     finding = _by_hypothesis(document, name, case)
     if case.notes.get("logs calls") and finding.cause in ("launch", "host"):
         text = f"{of_diagnosis(document)} The log has a line for each call; writing them takes this time."
         finding = replace(finding, role="sound", cause="healthy", text=text)
     yield finding
-    for setting, under in tried:
-        if {*setting.sets} <= {*sets} or setting not in settings:
-            continue
+    for setting, under in (pair for pair in tried if pair[0] in settings):
         rate, found = _rate(under), setting.finding
         why = f"{found.text} That alone predicts {rate.expected:.3g} GB/s, you measured {rate.measured:.3g}."
         wrong = setting.blamed and found.role == "cause"  # nobody wants it, whatever else slows the table down
@@ -223,12 +219,13 @@ def _error(document: Mapping[str, Any]) -> float:
     return sum(abs(math.log(ratio)) for ratio in ratios) / len(ratios)
 
 
-def _by_setting(setting: Setting, base: Document, under: Document, name: str, sure: Confidence) -> Finding:
+def _by_setting(setting: Setting, under: Document, base: Document, name: str) -> Finding:
     before, after = _rate(base), _rate(under)
     who = "That alone predicts" if len(setting.sets) == 1 else "Together they predict"
     said = f"{who} {after.expected:.3g} GB/s, you measured {after.measured:.3g}"
     text = f"{setting.finding.text} {said}; without it {before.expected:.3g} are expected."
     shown = (*setting.finding.evidence, Evidence.of(name, None, before.said))
+    sure: Confidence = "clear" if under["explained_by"] == "healthy" else "likely"
     return replace(setting.finding, text=text, confidence=sure, evidence=shown)
 
 
@@ -249,7 +246,7 @@ def _by_hypothesis(document: Mapping[str, Any], name: str, case: Case) -> Findin
         sure = "open"
     first = document["hypotheses"][0]
     cause = str(document["explained_by"] or ("faster than expected" if faster else "slow, unexplained"))
-    cure = f"look at: {first['text']}" if document["explained_by"] else ""
+    cure = f"look at: {first['text']}" if document["explained_by"] else _FASTER if faster else ""
     decides = tuple(document["next"]) or ("simcoll diagnose --next prints the measurements that decide",)
     if _is_assumed(case, document) and not faster:
         said = (
