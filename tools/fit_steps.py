@@ -53,9 +53,10 @@ PARAMETERS: Final = {
     "attention": (0.3, 0.1, 0.8),
     "score_bytes": (10.0, 4.0, 30.0),  # one write and one read of 16 bits at least
     "tensor_shown": (0.5, 0.0, 1.0),
+    "launch eager": (8e-4, 0.0, 3e-3),  # 40 kernels, 20 us each
     "launch": (3e-4, 0.0, 3e-3),
     "skew": (2e-5, 0.0, 3e-4),
-    "launch_pipelined": (1e-4, 0.0, 2e-3),
+    "launch_late": (1e-4, 0.0, 2e-3),
     "gap": (1e-4, 0.0, 1e-3),
     "spread": (0.015, 0.0, 0.03),  # of GPUs of one kind, in GEMMs
 }
@@ -78,7 +79,7 @@ def setting(compute: Compute, gemm: float, elementwise: float, launch: float, in
                 "elementwise": {compute.kernels: elementwise},
                 "launch": {compute.kernels: launch},
                 "gap": 0.0,
-                "launch_pipelined": 0.0,
+                "launch_late": 0.0,
                 "skew": 0.0,
                 "tensor_shown": 1.0,
             }
@@ -159,7 +160,7 @@ def point(row: Any, planner: Planner) -> dict[str, Any]:
         path = path_of(other, longest(other.planned()), raw)
         paths.append([[count, *parts] for parts, count in sorted(path.items())])
     compute, step = planner.compute, planner.spec
-    group, ends = planner.layout.groups("tp", 0)[0], planner.layout.pairs(0, planner.stages - 1)[0]
+    group = planner.layout.groups("tp", 0)[0]
     columns = ("id", "model", "gpu", "gpus", "framework", "compute_dtype", "sharding", "tp", "pp", "vpp", "cp",
                "micro_batch", "seq_len", "activation_ckpt", "compile", "interconnect")  # fmt: skip
     batch = step.batch.global_
@@ -171,7 +172,7 @@ def point(row: Any, planner: Planner) -> dict[str, Any]:
             "way": step.framework.attention or compute.framework.attention, "type": step.dtypes.compute,
             "table_attention": compute.kernel.table, "unfused": bool(compute.kernel.score_bytes),
             "graphs": compute.cuda_graphs, "ranks": len(group) if len(group) > 1 else 0,
-            "across": planner.layout.across(group), "pipelined": planner.layout.across(ends),
+            "remote": planner.layout.remote(group), "late": step.framework.late_hosts,
             "ideal": step.model.flop(step.batch.sequence) * batch
             / (compute.peak(step.dtypes.compute) * planner.layout.dense.size),
             "llm_analysis": by_llm_analysis(planner), "paths": paths}  # fmt: skip
@@ -238,9 +239,9 @@ def parameters_of(row: Point) -> dict[str, str | float]:
         "tp": f"tensor_shown {name}",
         "hidden": f"interference {gpu}",
         "gap": f"gap {name}" if fused and not row["graphs"] else none,
-        "launch": none if fused or row["graphs"] else f"launch {name} {kernels}",
-        "skew": f"skew {name}" if row["ranks"] and row["across"] else none,
-        "pipelined": f"launch_pipelined {name}" if row["ranks"] and row["pipelined"] and kernels == "eager" else none,
+        "launch": none if fused or row["graphs"] else f"launch {kernels} {name}",
+        "skew": f"skew {name}" if row["remote"] else none,
+        "late": f"launch_late {name}" if row["ranks"] and row["late"] and not row["graphs"] else none,
     }
 
 
@@ -265,7 +266,7 @@ class Times:
         self.path = np.array([order[int(a), int(b)] for a, b in table[:, :2]])
         self.first = np.array([order[number, 0] for number in range(len(rows))])
         self.index = {key: np.array([at[each[key]] for each in used])[which] for key in used[0]}
-        self.ranks = np.array([row["ranks"] for row in rows])[which]
+        self.ranks, self.remote = (np.array([row[key] for row in rows])[which] for key in ("ranks", "remote"))
         self.slowest = np.array([(slowest(int(row["gpus"])) - 1) / SPREAD for row in rows])[which]
 
     def seconds(self, values: Any) -> Any:
@@ -276,9 +277,8 @@ class Times:
         took = fixed + (gemm * v["gemm"] + gemm16 * v["gemm bf16"]) * (1 + v["spread"] * self.slowest)
         took = took + attention / v["attention"] + scores * v["scores"]
         took = took + (elementwise * v["elementwise"] + state) / v["hbm"] + tp * v["tp"] + hidden / v["hidden"]
-        took = np.maximum(
-            took + passes * (v["gap"] + self.ranks * v["skew"]), passes * (v["launch"] + self.ranks * v["pipelined"])
-        )
+        took = np.maximum(took + passes * v["gap"], passes * (v["launch"] + self.ranks * v["late"]))
+        took += passes * self.remote * v["skew"]
         return np.maximum.reduceat(np.bincount(self.path, took * self.count), self.first)
 
 

@@ -38,7 +38,7 @@ class _GpuWord(Model):
 
 
 class _FrameworkWord(Model):
-    begins: str
+    begins: str = ""
     name: str
     sharding: str
     gradients: Literal["bf16", "fp32"]
@@ -52,12 +52,16 @@ class _FrameworkWord(Model):
     of_models: str | None = None
     gpu: str | None = None
     system: str | None = None
+    recompute: str = "none"
+    prompt: float = 0.0
 
 
 class _Words(Model):
     gpus: dict[str, _GpuWord]
     sharding: dict[str, str]
     frameworks: tuple[_FrameworkWord, ...]
+    divided: _FrameworkWord
+    others: _FrameworkWord
 
 
 class MissingError(Exception):
@@ -131,8 +135,17 @@ def _framework(row: Row) -> _FrameworkWord:
             not said and word.of_models and model.startswith(word.of_models)
         ):
             return word
-    known = ", ".join(word.begins for word in _words().frameworks)
-    raise MissingError(f"the framework {said!r} is unknown; known are {known}" if said else "framework is not stated")
+    divided = any(_number(row, degree, 1) > 1 for degree in ("tp", "pp", "ep"))
+    return _words().divided if divided else _words().others
+
+
+def _gpu(word: str) -> str:
+    """Return the known word for a GPU, e.g. A100-40GB for NVIDIA A100-SXM4-40GB."""
+    known, said = _words().gpus, re.sub(r"\W", "", word).upper()
+    for name in (word, *sorted(known, key=len, reverse=True)):
+        if name in known and all(part.upper() in said for part in name.split("-")):
+            return name
+    raise MissingError(f"the GPU {word!r} is unknown; known are {', '.join(known)}")
 
 
 def keys_of(row: Row) -> tuple[dict[str, Any], list[str]]:
@@ -143,9 +156,12 @@ def keys_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     if (task := row.get("task", "") or "pretrain") != "pretrain":
         raise MissingError(f"the task is {task}, not pretraining: frozen weights or packed sequences are not stated")
     ranks = _number(row, "gpus")
-    word = row.get("gpu") or way.gpu
-    if word not in _words().gpus:
-        raise MissingError(f"the GPU {word!r} is unknown; known are {', '.join(_words().gpus)}")
+    if way in (_words().divided, _words().others):
+        said = f"{row['framework']!r} is unknown" if row.get("framework") else "is not stated"
+        assumed.append(f"the framework {said}: as {way.name}")
+    said = row.get("gpu") or way.gpu or ""
+    if (word := _gpu(said)) != said:
+        assumed.append(f"the GPU {said!r}: as {word}")
     gpu = _words().gpus[word]
     tp, pp, cp, ep = (_number(row, name, 1) for name in ("tp", "pp", "cp", "ep"))
     vpp = _number(row, "vpp", 1)
@@ -165,7 +181,8 @@ def keys_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     recompute = row.get("activation_ckpt", "")
     recompute = way.selective if recompute == "selective" else recompute
     if row.get("framework") and not recompute:
-        assumed.append("recomputation is not stated: none")
+        recompute = way.recompute
+        assumed.append(f"recomputation is not stated: {recompute}")
     sharding = row.get("sharding", "")
     if sharding and sharding not in _words().sharding:
         raise MissingError(f"the sharding {sharding!r} is unknown; known are {', '.join(_words().sharding)}")
@@ -183,6 +200,11 @@ def keys_of(row: Row) -> tuple[dict[str, Any], list[str]]:
     if tp > 1 and parallel["sequence_parallel"]:
         overlap["tensor"] = row["tp_overlap"] in ("true", "async") if row.get("tp_overlap") else way.tensor
     framework: dict[str, Any] = {"name": way.name, "cuda_graphs": way.cuda_graphs}
+    tested = re.search(r"([\d.]+) GB/s all-reduce in the node", row.get("notes", ""))
+    if tested and float(tested[1]) < way.prompt:
+        framework["late_hosts"] = True
+    if "without flash attention" in row.get("notes", ""):
+        framework["attention"] = "unfused-deepspeed"
     if row.get("compile") in ("true", "false") and way.name != "megatron":
         framework["kernels"] = "compiled" if row["compile"] == "true" else "eager"
     workload: dict[str, Any] = {

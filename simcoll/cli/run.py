@@ -131,12 +131,14 @@ def predict(
     from simcoll.errors import Place
     from simcoll.prediction import sweep
     from simcoll.prediction.sweep import Journal
-    from simcoll.scenario.scenario_files import points_of_call
+    from simcoll.scenario.scenario_files import points_of_call, shipped_scenarios
     from simcoll.topology.machine_files import shipped_systems
 
     check_format(output)
     if collective in shipped_systems():
         raise InputError(f"{collective} is a system", f"name a collective, and give e.g. all_reduce --on {collective}")
+    if collective in shipped_scenarios() or Path(collective).is_file():
+        raise InputError(f"{collective} is a scenario, and no collective", f"write simcoll run {collective}")
     of_ranks = assigned("ranks", None if ranks is None else str(ranks), "--ranks")
     sets = (*of_ranks, *assigned("executor", executor, "--executor"), *sets)
     named = assigned("collective", collective, "COLLECTIVE")

@@ -60,7 +60,7 @@ def explained_step(point: Point, what_if: bool = True) -> dict[str, Any]:
         for name, ps in sorted(found.breakdown.items(), key=lambda item: -item[1])
         if ps
     ]
-    return {**named, "time_ps": found.time_ps, "stage": found.timed.last_stage, "parts": parts,
+    return {**named, "time_ps": found.time_ps, "stage": found.timed.busiest, "parts": parts,
             "what_if": answers(found) if what_if else []}  # fmt: skip
 
 

@@ -165,12 +165,12 @@ class TrainingPrediction(Prediction):
 
     @functools.cached_property
     def breakdown(self) -> Mapping[str, int]:
-        """Return where the time of the rank that ends last goes, in ps by kind."""
-        return self.timed.breakdown(self.timed.last_stage)
+        """Return where the time of the stage that computes most goes, in ps by kind."""
+        return self.timed.breakdown(self.timed.busiest)
 
     @property
     def compute_ps(self) -> int:
-        """Return the computing time of the rank that ends last."""
+        """Return the computing time of the stage that computes most."""
         return sum(self.breakdown[name] for name in COMPUTING)
 
     @property
@@ -192,7 +192,7 @@ class TrainingPrediction(Prediction):
 def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, object]:
     """Return the columns of results that a training step has."""
     spec, seconds = planner.spec, timed.time_ps / 1e12
-    parts, gpus = timed.breakdown(timed.last_stage), planner.layout.dense.size
+    parts, gpus = timed.breakdown(timed.busiest), planner.layout.dense.size
     batch = spec.batch.global_
     flop = spec.model.flop(spec.batch.sequence) * batch
     of_block = sum(a * b for a, b, _ in spec.model.every_second)
@@ -200,6 +200,9 @@ def facts(planner: Planner, timed: TimedStep, memory: Memory) -> dict[str, objec
     again = {"none": 0.0, "selective": spec.model.attention_flop(spec.batch.sequence) / 3 * batch,
              "operations": 2.0 * spec.batch.sequence * batch * some,
              "full": (flop - spec.model.head_flop(spec.batch.sequence) * batch) / 3}[spec.recompute]  # fmt: skip
+    if spec.recompute == "full" and planner.compute.framework.recompute_stops:
+        dense = sum(not spec.model.has_experts(n) for n in range(spec.model.layers))
+        again -= 2.0 * spec.batch.sequence * batch * dense * spec.model.hidden * spec.model.ffn
     again *= math.ceil(spec.model.layers / spec.recompute_every) / spec.model.layers
     peak = planner.compute.peak(spec.dtypes.compute) * gpus * seconds
     low, high = planner.compute.framework.holds
@@ -312,7 +315,7 @@ def predict_training(
         devices=times.places,
         run=ProgramRun(scenario, lambda: made().run.program, Outcome("fast", totals)),
         totals=totals,
-        bound=lambda: LowerBound(sum(timed.breakdown(timed.last_stage)[name] for name in COMPUTING), "compute"),
+        bound=lambda: LowerBound(sum(timed.breakdown(timed.busiest)[name] for name in COMPUTING), "compute"),
         anew=functools.partial(predict_training, scenario, topology),
         n=len(times.places),
         planned=[call for found in times.known.values() for call in found.planned],

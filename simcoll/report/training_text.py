@@ -19,7 +19,7 @@ MEANING: Final = {
     "interference": "computing slowed by hidden communication",
     "optimizer": "the optimizer",
     "bubble": "idle by the schedule of the pipeline",
-    "wait": "waiting for stages that compute longer",
+    "wait": "waiting for a slower stage",
     "tp": "exposed: tensor parallelism",
     "pp": "exposed: messages between stages",
     "dp": "exposed: gradients and parameters",
@@ -31,7 +31,7 @@ MEANING: Final = {
 def explanation(document: Found) -> str:
     """Return the explanation of a step as text: the verdict, its parts, and what would change its time."""
     lines = [text_table.wrapped(f"{of_training(document)}.", "  ")]
-    where = f"stage {document['stage']}, which ends last, of {document['ranks']} ranks on {document['topology']}"
+    where = f"stage {document['stage']}, which computes most, of {document['ranks']} ranks on {document['topology']}"
     lines.append(f"# where the time goes: {where}")
     rows = [{**part, "share": f"{part['share']:.1%}", "what": MEANING[part["part"]]} for part in document["parts"]]
     lines.append(text_table.render(["time_us", "share", "part", "what"], rows))

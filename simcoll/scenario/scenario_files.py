@@ -184,10 +184,10 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
         node = tree.get(key)
         return node is None or node.value is None
 
-    if missing("topology"):
-        raise InputError("the machine is missing", "add --on SYSTEM, e.g. --on hgx-h100")
     name = tree.value["collective"].value
-    if missing("size") and name != "barrier" and name not in TOKENS:
+    if name in COLLECTIVES and missing("topology"):
+        raise InputError("the machine is missing", "add --on SYSTEM, e.g. --on hgx-h100")
+    if name in COLLECTIVES and missing("size") and name != "barrier" and name not in TOKENS:
         raise InputError("--size is missing", "add e.g. --size 64MiB")
     return points(tree)
 

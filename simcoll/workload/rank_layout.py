@@ -55,9 +55,9 @@ class Layout(NamedTuple):
         both = ("dp", "cp") if dimension == "dp" else (dimension,)
         return math.prod(grid.shape[axes.index(axis)] for axis in both)
 
-    def across(self, ranks: Sequence[int]) -> bool:
-        """Whether ranks are on several nodes."""
-        return len({rank // self.per_node for rank in ranks}) > 1
+    def remote(self, ranks: Sequence[int]) -> int:
+        """Return how many ranks are on other nodes than the first."""
+        return sum(rank // self.per_node != ranks[0] // self.per_node for rank in ranks)
 
     def stage(self, stage: int) -> list[int]:
         """Return the ranks of a stage of the pipeline, in order."""

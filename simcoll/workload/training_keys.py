@@ -134,6 +134,9 @@ class FrameworkSpec(Model):
     """How elementwise operations run. Default: the framework's own way."""
     cuda_graphs: StrictBool = False
     """Whether CUDA graphs launch the kernels, so that the CPU is no limit."""
+    late_hosts: StrictBool = False
+    """Whether hosts are busy with other work, so that the ranks of a tensor-parallel group launch late, and wait for
+    each other."""
     attention: Annotated[str, OneOf("way to compute attention", attentions)] | None = None
     """How attention is computed. Default: the framework's own way."""
 

@@ -146,8 +146,8 @@ class StepPlan:
 
 
 class Gap(NamedTuple):
-    """A time in which a stage does not compute, in ps, its cause (`bubble`, `wait`, or a dimension), and the stage that
-    it waits for."""
+    """A time in which a stage does not compute, in ps, its cause (`bubble`, `wait`, or a dimension: its own exchange,
+    or one that it waits for), and the stage that it waits for."""
 
     start: int
     end: int
@@ -169,10 +169,9 @@ class TimedStep:
         return max(self.ends)
 
     @functools.cached_property
-    def last_stage(self) -> int:
-        """Return the stage that ends last."""
-        number = max(range(len(self.ends)), key=self.ends.__getitem__)
-        return self.plan.operations[number].stage
+    def busiest(self) -> int:
+        """Return the stage whose passes take longest, with the exchanges in them: it sets the pace of the others."""
+        return max(range(self.plan.stages), key=lambda stage: sum(t for (of, _), t in self._work.items() if of == stage))
 
     @functools.cached_property
     def _work(self) -> dict[tuple[int, str], int]:
@@ -195,7 +194,8 @@ class TimedStep:
                 found += self._causes(number, free, stage)
             free = self.ends[number]
         if free < self.time_ps:  # another stage ends later
-            found.append(Gap(free, self.time_ps, "wait", self.last_stage))
+            last = max(range(len(self.ends)), key=self.ends.__getitem__)
+            found.append(Gap(free, self.time_ps, "wait", self.plan.operations[last].stage))
         return found
 
     def _causes(self, number: int, free: int, stage: int) -> list[Gap]:
@@ -307,7 +307,8 @@ class Planner:
             if kind == "head" and spec.model.tied and self.stages == 1:
                 made = made._replace(parameters=spec.model.norm_parameters)
         else:
-            made = block(*given, experts=kind == "mixture", recompute=recompute, types=self.types)
+            made = block(*given, experts=kind == "mixture", recompute=recompute, types=self.types,
+                         stops=self.compute.framework.recompute_stops)  # fmt: skip
         back: tuple[Operation, ...] = (*made.recomputed, *made.backward)
         if self.splits or not self.compute.framework.tensor_beside:
             back = tuple(part for each in back for part in _apart(each))
@@ -326,26 +327,22 @@ class Planner:
         parts = dict(zip(PARTS, added(*(self.cost_of(each, stage) for each in operations)), strict=True))
         each = self.launch_s, self.compute.gap_s, self.skew_s
         least, gap, skew = (round(floor * seconds * PS_PER_S) for seconds in each)
-        parts["tp"] += skew
         hidden = max(0, least - sum(parts[name] for name in COMPUTING) - gap)
         parts["launch"] = gap + hidden
         for name in EXCHANGES:
             parts[name], hidden = max(0, parts[name] - hidden), max(0, hidden - parts[name])
+        parts["tp"] += skew
         return cost(**parts)
 
     @functools.cached_property
     def launch_s(self) -> float:
         """The least seconds of a pass over a layer, as the CPU launches its kernels."""
-        group = self.layout.groups("tp", 0)[0]
-        ends = self.layout.pairs(0, self.stages - 1)[0]
-        return self.compute.floor_s(len(group), self.layout.across(ends))
+        return self.compute.floor_s(self.spec.parallel.tp, self.spec.framework.late_hosts)
 
     @functools.cached_property
     def skew_s(self) -> float:
-        """The seconds for which the exchanges of a pass over a layer wait for the last rank of a group on several
-        nodes."""
-        group = self.layout.groups("tp", 0)[0]
-        return self.compute.framework.skew * len(group) * self.layout.across(group)
+        """The seconds for which the exchanges of a pass over a layer wait for the ranks of a group on other nodes."""
+        return self.compute.framework.skew * self.layout.remote(self.layout.groups("tp", 0)[0])
 
     def cost_of(self, operation: Operation, stage: int) -> Costs:
         """Return the costs of one operation."""

@@ -456,16 +456,20 @@ def block(
     *,
     experts: bool = False,
     recompute: str = "none",
+    stops: bool = False,
     types: Types = BF16,
 ) -> Block:
     """Return a transformer block on one rank, for `micro` sequences of `sequence` tokens (all ranks of the context
     together hold them). `experts`: a block with a mixture of experts. `recompute`: `none`, `selective` (the core of
-    attention), `operations` (every second matrix product, elementwise kernels and gathers) or `full`."""
+    attention), `operations` (every second matrix product, elementwise kernels and gathers) or `full`. `stops`: a full
+    recomputation of a dense block ends at the last tensor that the backward pass needs, the input of the last matrix."""
     layer = _Layer(model, split, micro, sequence, types)
     halves = layer.attention(), layer.mixture() if experts else layer.dense()
     forward = tuple(halves[0] + halves[1])
     core, some = tuple(layer.attended(backward=False)), layer.by_operation(forward, experts)
-    again = {"none": (), "selective": core, "operations": some, "full": forward}[recompute]
+    products = [number for number, each in enumerate(forward) if isinstance(each, Gemm)]
+    whole = forward[: products[-1]] if stops and not experts else forward
+    again = {"none": (), "selective": core, "operations": some, "full": whole}[recompute]
     own = model.attention_parameters // split.tp
     if not experts:
         own += model.mlp_parameters(model.ffn) // split.tp

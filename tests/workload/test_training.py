@@ -21,7 +21,7 @@ from simcoll.workload.rank_layout import layout_of
 from simcoll.workload.training_memory import memory_of
 from simcoll.workload.training_plan import COMPUTING, NOTHING, Planner, Unit, cost
 from simcoll.workload.training_plan import PARTS as PARTS_OF_COST
-from simcoll.workload.transformer import Attention, Beside, Exchange, Gemm
+from simcoll.workload.transformer import Attention, Beside, Exchange, Gemm, Split, Transformer, block
 
 FREE = {"fabric": "single-switch", "link": {"bandwidth": "100000 GB/s", "latency": "0 us"}}  # links that cost nothing
 SMALL = {"layers": 8, "hidden": 1024, "ffn": 4096, "heads": 16, "vocab": 1024}
@@ -253,14 +253,36 @@ def test_stages_of_equal_computation_count_the_head() -> None:
     assert compute == pytest.approx(layers * (5 * 64 + 15) / (8 * 64 + 12), rel=0.12)
 
 
-def test_launching_takes_longer_where_a_pipeline_crosses_nodes() -> None:
-    """The floor of nanotron's passes grows with tensor-parallel ranks, once the pipeline is on two nodes."""
-    model = {"layers": 4, "hidden": 512, "ffn": 2048, "heads": 8, "vocab": 4096}
-    work = {"template": "training", "model": model, "batch": {"global": 64, "sequence": 512}}
-    work |= {"framework": {"name": "nanotron"}, "parallel": {"tp": 4, "pp": 2}}
-    machines = [{"system": "hgx-h100", "nodes": nodes} for nodes in (1, 2)]
-    near, far = (simcoll.run({"topology": machine, "workload": work}).rows()[0] for machine in machines)
-    assert far["step_us"] > near["step_us"]  # though each replica has half of the batch
+@pytest.mark.parametrize(("tp", "graphs"), [(1, False), (4, False), (4, True)])
+def test_late_hosts_hold_up_ranks_that_wait_for_each_other(tp: int, graphs: bool) -> None:
+    """Late hosts make a step longer where ranks of a tensor-parallel group launch kernels, and not with CUDA graphs."""
+    keys = {"parallel": {"tp": tp}, "model": {**SMALL, "hidden": 512, "ffn": 2048}}
+    frames = [{"name": "nanotron", "cuda_graphs": graphs, "late_hosts": late} for late in (False, True)]
+    prompt, late = (step(**keys, framework=frame)["step_us"] for frame in frames)
+    assert (late > prompt) == (tp > 1 and not graphs)
+
+
+@pytest.mark.parametrize("parallel", [{"pp": 4}, {"dp": 2, "pp": 2}])
+def test_the_bubble_is_that_of_the_stage_that_computes_most(parallel: dict[str, int]) -> None:
+    """The last stage computes the loss, too. It sets the pace, waits for no slower stage, and is in the bubble for as
+    long as the others fill and drain the pipeline."""
+    timed = planner(parallel, batch={"global": 32, "sequence": 4096}, model={"vocab": 256_000}).planned().timed()
+    stages = parallel["pp"]
+    assert timed.busiest == stages - 1
+    assert timed.breakdown(stages - 1)["wait"] == 0 < timed.breakdown(0)["wait"]
+
+
+def test_recomputation_stops_at_the_last_tensor_that_is_needed() -> None:
+    """PyTorch's checkpoints recompute all of a block but its last product, and what follows it; Megatron's all."""
+    model = Transformer(layers=1, hidden=1024, ffn=4096, heads=8, vocab=1000)
+    whole, stopped = (block(model, Split(), 1, 512, recompute="full", stops=stops) for stops in (False, True))
+    assert whole.recomputed == whole.forward
+    missing = whole.forward[len(stopped.recomputed) :]
+    assert [(each.n, each.k) for each in missing if isinstance(each, Gemm)] == [(1024, 4096)]
+    work = {"recompute": "full", "batch": {"global": 1, "sequence": 4096}, "hosts": 1}
+    rows = [step(**work, framework={"name": name}) for name in ("megatron", "torchtitan")]
+    every, some = (row["hfu"] / row["mfu"] for row in rows)
+    assert every > some > 1
 
 
 STEP = {

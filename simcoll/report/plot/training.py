@@ -15,7 +15,6 @@ from simcoll.report.plot.style import dress, finish, frame, name_axis, time_tick
 from simcoll.workload.training_plan import COMPUTE, EXCHANGES, PARTS, SHARDS
 
 MOST_STAGES: Final = 16  # stages in a picture
-BETWEEN: Final = ("pp", "tied")  # dimensions that join stages
 _COLOURS: Final = {  # Paul Tol's, told apart without red and green
     "forward": "#88CCEE",
     "backward": "#4477AA",
@@ -33,7 +32,7 @@ _WORDS: Final = {
     "optimizer": "optimizer",
     "exchange": "exposed communication",
     "bubble": "bubble",
-    "wait": "waiting for another stage",
+    "wait": "waiting for a slower stage",
     "data parallel": "gradients and parameters, hidden or not",
 }
 _EXCHANGED: Final = [number for number, name in enumerate(PARTS) if name in EXCHANGES]
@@ -43,8 +42,8 @@ Span = tuple[float, float]  # begin and duration, in us
 
 def step_figure(found: TrainingPrediction) -> Figure:
     """Return the timeline of a step. In a lane, the red part of a pass's height is its share of exposed exchanges;
-    white hatched is the bubble, yellow is waiting for a slower stage, or for another stage's gradients. The thin lane
-    below is data parallelism."""
+    a red gap waits for an exchange, of this stage or another; white hatched is the bubble, yellow is waiting for a slower
+    stage. The thin lane below is data parallelism."""
     timed, stages = found.timed, found.planner.stages
     shown = [*range(stages)] if stages <= MOST_STAGES else [*range(MOST_STAGES // 2), *range(stages - 8, stages)]
     figure = frame(10.0, 0.9 + 0.5 * len(shown))
@@ -89,8 +88,6 @@ def _lane(axes: Axes, found: TrainingPrediction, stage: int, place: int, used: d
     gaps = defaultdict[str, list[Span]](list)
     for gap in timed.gaps(stage):
         cause = gap.cause if gap.cause in ("bubble", "wait") else "exchange"
-        if cause == "exchange" and gap.stage != stage and gap.cause not in BETWEEN:
-            cause = "wait"
         gaps[cause].append((gap.start / 1e6, (gap.end - gap.start) / 1e6))
     for cause, spans in gaps.items():
         _draw(axes, spans, place - 0.36, 0.6, cause, used)
