@@ -232,7 +232,7 @@ class Compute:
 
     def floor_s(self, tp: int = 1, late_hosts: bool = False) -> float:
         """Return the least seconds of a pass over a layer, as the CPU launches its kernels; a backward pass is two
-        passes. If hosts are late, it grows with the `tp` ranks of a tensor-parallel group, which wait for each other."""
+        passes. If hosts are late, it grows with the `tp` ranks of a tensor-parallel group, which await each other."""
         if self.cuda_graphs:
             return 0.0
         way = self.framework

@@ -171,7 +171,10 @@ class TimedStep:
     @functools.cached_property
     def busiest(self) -> int:
         """Return the stage whose passes take longest, with the exchanges in them: it sets the pace of the others."""
-        return max(range(self.plan.stages), key=lambda stage: sum(t for (of, _), t in self._work.items() if of == stage))
+        totals = dict.fromkeys(range(self.plan.stages), 0)
+        for (stage, _), took in self._work.items():
+            totals[stage] += took
+        return max(totals, key=totals.__getitem__)
 
     @functools.cached_property
     def _work(self) -> dict[tuple[int, str], int]:

@@ -462,7 +462,7 @@ def block(
     """Return a transformer block on one rank, for `micro` sequences of `sequence` tokens (all ranks of the context
     together hold them). `experts`: a block with a mixture of experts. `recompute`: `none`, `selective` (the core of
     attention), `operations` (every second matrix product, elementwise kernels and gathers) or `full`. `stops`: a full
-    recomputation of a dense block ends at the last tensor that the backward pass needs, the input of the last matrix."""
+    recomputation of a dense block ends at the last tensor that the backward pass needs, the last matrix's input."""
     layer = _Layer(model, split, micro, sequence, types)
     halves = layer.attention(), layer.mixture() if experts else layer.dense()
     forward = tuple(halves[0] + halves[1])

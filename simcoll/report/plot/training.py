@@ -42,8 +42,8 @@ Span = tuple[float, float]  # begin and duration, in us
 
 def step_figure(found: TrainingPrediction) -> Figure:
     """Return the timeline of a step. In a lane, the red part of a pass's height is its share of exposed exchanges;
-    a red gap waits for an exchange, of this stage or another; white hatched is the bubble, yellow is waiting for a slower
-    stage. The thin lane below is data parallelism."""
+    a red gap waits for an exchange, of this stage or another; white hatched is the bubble, yellow is waiting for a
+    slower stage. The thin lane below is data parallelism."""
     timed, stages = found.timed, found.planner.stages
     shown = [*range(stages)] if stages <= MOST_STAGES else [*range(MOST_STAGES // 2), *range(stages - 8, stages)]
     figure = frame(10.0, 0.9 + 0.5 * len(shown))
