@@ -185,9 +185,11 @@ def points_of_call(tree: Node, options: Sequence[str]) -> list[Point]:
         return node is None or node.value is None
 
     name = tree.value["collective"].value
-    if name in COLLECTIVES and missing("topology"):
+    if isinstance(name, str) and name not in COLLECTIVES:
+        return points(tree)  # which says what it may mean
+    if missing("topology"):
         raise InputError("the machine is missing", "add --on SYSTEM, e.g. --on hgx-h100")
-    if name in COLLECTIVES and missing("size") and name != "barrier" and name not in TOKENS:
+    if missing("size") and name != "barrier" and name not in TOKENS:
         raise InputError("--size is missing", "add e.g. --size 64MiB")
     return points(tree)
 
