@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -92,10 +93,27 @@ class CallProgram:
 
     @cached_property
     def links(self) -> Numbers:
-        """The numbers of the links that messages of the call use."""
-        if self._few is None:
-            return distinct(self._bound.routes.links)
-        return distinct(self._few[0].stands_for)
+        """The numbers of the links that messages of the call use, in the order of `shape`."""
+        return self._used[1]
+
+    @property
+    def shape(self) -> Hashable:
+        """What the ends of the call depend on, if its links are numbered by their first use: equal for calls that do
+        the same on links of equal rates, such as the calls of alike groups."""
+        return self._used[0]
+
+    @cached_property
+    def _used(self) -> tuple[Hashable, Numbers]:
+        if self._few is not None:
+            return id(self), distinct(self._few[0].stands_for)
+        program, whole = self._bound, self.whole
+        used, first, number = np.unique(program.routes.links, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        links, place = used[order], np.argsort(order)
+        seen = (place[number], program.routes.hop, program.way, program.bandwidths[links], program.latencies[links])
+        # a stream with weights may send less by the same routes
+        asked = whole.params, whole.nbytes, whole.itemsize, None if whole.weights is None else id(self)
+        return (id(whole.stream), asked, *(column.tobytes() for column in seen)), links
 
     def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """Simulate the call without other calls and return its ends; None if it cannot finish. Ranks arrive at the

@@ -1,7 +1,8 @@
 """Compose the time of a plan from separate runs of its calls, if the calls do not delay each other on links.
 
 The calls run one after the other. A call depends on the times at which its ranks arrive, and on how long earlier calls
-keep its links busy; calls that agree in both run once. Each link is checked: the first message of a call must reach it
+keep its links busy; calls that agree in both run once. So do calls of alike groups, such as all groups of tensor
+parallelism: they are one batch. Each link is checked: the first message of a call must reach it
 after the last message of all earlier calls. Then the composed times obey every rule of the joined program, and only one
 solution does. If the check fails, the joined program has to run.
 """
@@ -10,16 +11,19 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from simcoll.config.numpy_helpers import Numbers
+from simcoll.config.numpy_helpers import Array, Numbers
 from simcoll.engine import fast
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation
-from simcoll.engine.timing_model import NEVER, RoutedNetwork
+from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
+
+_EMPTY: Final = np.zeros(0, np.int64)
+_NOWHERE: Final = np.zeros(0, bool)
 
 
 class Taken(NamedTuple):
@@ -30,21 +34,26 @@ class Taken(NamedTuple):
 
 
 class KnownCalls:
-    """A cache of the results of calls that ran. Equal calls with equal arrivals run once."""
+    """A cache of the results of calls that ran. Calls of one shape with equal arrivals run once."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[int, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
+        self._runs: dict[tuple[Hashable, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
 
     def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
         """Return the ends of the call, from the cache or from a run; None if it cannot finish. See `CallProgram.alone`
-        for the arguments. Calls also count as equal if a link is `busy` for different times but free before its first
-        message comes."""
-        runs, now = self._runs.setdefault((id(call), came.tobytes()), []), busy[call.links]
+        for the arguments; here links are `call.links`, also in what is returned. Calls also count as equal if a link is
+        `busy` for different times but free before its first message comes."""
+        runs = self._runs.setdefault((call.shape, came.tobytes()), [])
         for before, known in runs:
-            if ((now == before) | (np.maximum(now, before) <= known.first[call.links])).all():
+            if ((busy == before) | (np.maximum(busy, before) <= known.first)).all():
                 return known
-        if (ends := call.alone(came, busy)) is not None:
-            runs.append((now, ends))
+        everywhere = np.zeros(len(call.network.bandwidths), np.int64)
+        everywhere[call.links] = busy
+        ends = call.alone(came, everywhere)
+        if ends is not None:
+            first, last, free = (column[call.links] for column in (ends.first, ends.last, ends.free))
+            ends = ends._replace(first=first, last=last, free=free)
+            runs.append((busy, ends))
         return ends
 
 
@@ -65,93 +74,163 @@ def composed_ps(
         return None
     if durations is None:
         durations = [op.duration for op in operations]
-    took = _Composition(operations, durations, calls, n, len(network.bandwidths)).took()
+    links = len(network.bandwidths)
+    for together in (True, False):  # apart, operations begin more nearly in the order of their beginnings
+        batches = _batches(operations, durations, calls, n, links if together else 0)
+        took = _Composition(batches, n, links).took()
+        if took is not None or len(batches) == len(operations):
+            break
     return took if took is not None and took < NEVER else None
 
 
-class _Composition:
-    """The times of a plan in ps, computed operation by operation. `taken` holds the times of each link, and `owner` the
-    operation of its last message. `done` holds for each operation when its work ends on each rank."""
+class _Batch(NamedTuple):
+    """Operations of disjoint ranks that wait for the same: computations, or calls of one shape on disjoint links, as
+    those of alike groups. `numbers` are those of the operations, (groups,); `ranks` and `durations` (ps) those of all
+    groups, one after the other; `after` the numbers of earlier batches; `links` those of each call, (groups, links)."""
 
-    def __init__(
-        self,
-        operations: Sequence[Operation],
-        durations: Sequence[int | Numbers],
-        calls: Sequence[CallProgram | None],
-        n: int,
-        links: int,
-    ):
-        self.operations, self.durations, self.calls = operations, durations, calls
+    numbers: Numbers
+    ranks: Numbers
+    durations: int | Numbers
+    after: tuple[int, ...]
+    calls: Sequence[CallProgram]
+    links: Numbers
+
+
+def _batches(
+    operations: Sequence[Operation],
+    durations: Sequence[int | Numbers],
+    calls: Sequence[CallProgram | None],
+    n: int,
+    links: int,
+) -> list[_Batch]:
+    """Return the operations in batches. `links`: their number on the network; with 0 each operation is a batch."""
+    of, found = list[int](), list[list[int]]()  # the batch of each operation, and the operations of each batch
+    behind = list[tuple[int, ...]]()
+    alike: dict[tuple[object, ...], tuple[int, Array, Array]] = {}  # the newest batch of a kind, what it takes
+    shapes: dict[Hashable, int] = {}
+    shape = {id(call): shapes.setdefault(call.shape, len(shapes)) for call in calls if call is not None}
+    for number, (op, call) in enumerate(zip(operations, calls, strict=True)):
+        after = tuple(sorted({of[before] for before in op.after}))
+        kind = call and shape[id(call)], len(op.ranks), after
+        batch, ranks, taken = alike.get(kind, (NONE, _NOWHERE, _NOWHERE))
+        used = _EMPTY if call is None else call.links
+        if not links or batch == NONE or ranks[op.ranks].any() or taken[used].any():
+            batch, ranks, taken = alike[kind] = len(found), np.zeros(n, bool), np.zeros(links, bool)
+            found.append([])
+            behind.append(after)
+        found[batch].append(number)
+        of.append(batch)
+        if links:
+            ranks[op.ranks] = taken[used] = True
+    return [
+        _batch(numbers, [operations[i] for i in numbers], [durations[i] for i in numbers], after, calls)
+        for numbers, after in zip(found, behind, strict=True)
+    ]
+
+
+def _batch(
+    numbers: list[int], operations: list[Operation], durations: list[int | Numbers], after: tuple[int, ...],
+    calls: Sequence[CallProgram | None],
+) -> _Batch:  # fmt: skip
+    own = [call for number in numbers if (call := calls[number]) is not None]
+    links = np.stack([call.links for call in own]) if own else _EMPTY
+    if len(numbers) == 1:
+        return _Batch(np.array(numbers), operations[0].ranks, durations[0], after, own, links)
+    both = zip(durations, operations, strict=True)
+    took = np.concatenate([np.broadcast_to(each, len(op.ranks)) for each, op in both])
+    return _Batch(np.array(numbers), np.concatenate([op.ranks for op in operations]), took, after, own, links)
+
+
+class _Composition:
+    """The times of a plan in ps, computed batch by batch. `taken` holds the times of each link, and `owner` the
+    operation of its last message. `done` holds for each batch when its work ends on each rank."""
+
+    def __init__(self, batches: Sequence[_Batch], n: int, links: int):
+        self.batches = batches
         self.taken = Taken(np.full(links, -NEVER), np.zeros(links, np.int64))
-        self.owner, self.idle = np.zeros(links, np.int64), np.zeros(links, np.int64)
-        self.done = dict[int, Numbers]()
+        self.owner, self.done = np.zeros(links, np.int64), dict[int, Numbers]()
         self.place, self.known, self.last = np.full(n, -1, np.int64), KnownCalls(), 0
 
     def took(self) -> int | None:
         """Return the time in ps of the whole plan; None if calls delay each other on a link."""
-        left = [len(set(op.after)) for op in self.operations]
-        behind = [list[int]() for _ in self.operations]
-        for number, op in enumerate(self.operations):
-            for before in set(op.after):
+        left = [len(batch.after) for batch in self.batches]
+        behind = [list[int]() for _ in self.batches]
+        for number, batch in enumerate(self.batches):
+            for before in batch.after:
                 behind[before].append(number)
         opened: dict[int, Numbers] = {}
+        parts = [1] * len(left)  # of a batch, those that begin at different times
         queue: list[tuple[int, int]] = []
         ready = [number for number, before in enumerate(left) if not before]
         while ready or queue:
             for number in ready:
-                opened[number] = self._since(number)
-                heapq.heappush(queue, (int(least(opened[number], initial=NEVER)), number))
+                opened[number] = when = self._since(self.batches[number])
+                groups = len(self.batches[number].calls) or 1
+                begins = {*least(when.reshape(groups, -1), axis=1, initial=NEVER).tolist()}
+                parts[number] = len(begins)
+                for first in begins:
+                    heapq.heappush(queue, (first, number))
             first, number = heapq.heappop(queue)  # about in the order in which operations begin on their first rank
-            when = opened.pop(number)
-            self.done[number] = when + self.durations[number]
-            if (call := self.calls[number]) and not self._run(number, call, when, first):
+            batch, when, ready = self.batches[number], opened[number], []
+            if number not in self.done:
+                self.done[number] = when + batch.durations
+            if batch.calls and not self._run(number, when.reshape(len(batch.calls), -1), first):
                 return None
-            for after in behind[number]:
-                left[after] -= 1
-            ready = [after for after in behind[number] if not left[after]]
-        return max(self.last, int(most(np.concatenate([*self.done.values(), self.idle[:1]]), initial=0)))
+            parts[number] -= 1
+            if not parts[number]:
+                del opened[number]
+                for after in behind[number]:
+                    left[after] -= 1
+                ready = [after for after in behind[number] if not left[after]]
+        return max(self.last, int(most(np.concatenate([*self.done.values(), _EMPTY]), initial=0)))
 
-    def _since(self, number: int) -> Numbers:
-        """Return for each rank of operation `number` when its predecessors end there, in ps."""
-        op = self.operations[number]
+    def _since(self, batch: _Batch) -> Numbers:
+        """Return for each rank of a batch when its predecessors end there, in ps."""
         ends = list[Numbers]()
-        for before in op.after:
-            done, shared = self.done[before], self._shared(before, op)
+        for before in batch.after:
+            done, shared = self.done[before], self._shared(self.batches[before].ranks, batch.ranks)
             ends.append(done if shared is None else np.where(shared >= 0, done[shared], 0))
         if len(ends) == 1:
             return ends[0]
-        return functools.reduce(np.maximum, ends) if ends else np.zeros(len(op.ranks), np.int64)
+        return functools.reduce(np.maximum, ends) if ends else np.zeros(len(batch.ranks), np.int64)
 
-    def _shared(self, before: int, op: Operation) -> Numbers | None:
-        """Return for each rank of `op` its position among the ranks of operation `before`, or −1 if it is not one of
-        them. Return None if both have equal ranks."""
-        others, place = self.operations[before].ranks, self.place
-        if others is op.ranks:
+    def _shared(self, others: Numbers, ranks: Numbers) -> Numbers | None:
+        """Return for each of some ranks its position among `others`, or −1 if it is not one of them. Return None if
+        both are the same."""
+        if others is ranks:
             return None
+        place = self.place
         place[others] = np.arange(len(others))
-        found: Numbers = place[op.ranks]
+        found: Numbers = place[ranks]
         place[others] = -1
         return found
 
-    def _run(self, number: int, call: CallProgram, when: Numbers, first: int) -> bool:
-        """Run a call whose ranks begin at `when` ps, the earliest at `first`, and update `done` and the links. Return
-        False if it does not end, or if it meets messages of other calls on its links."""
-        taken = self.taken
-        met = any(most(column[call.links], initial=0) >= first for column in taken)
-        busy = np.maximum(taken.free - first, 0) if met else self.idle
-        ends = self.known.alone(call, when - first, busy)
-        if ends is None:
-            return False
-        head, uses = ends.first + first, ends.last > -NEVER
-        if met:
-            late = (head == taken.came) & (self.owner > number)
-            if ((head < taken.came) | late)[uses].any():
+    def _run(self, number: int, when: Numbers, first: int) -> bool:
+        """Run the calls of a batch whose earliest rank begins at `first` ps; `when`, (groups, ranks): when each begins.
+        Update `done` and the links. Return False if a call does not end, or if it meets messages of other calls on its
+        links."""
+        batch, taken = self.batches[number], self.taken
+        groups = np.flatnonzero(least(when, axis=1, initial=NEVER) == first)
+        came, busy = when[groups] - first, np.maximum(taken.free[batch.links[groups]] - first, 0)
+        same = (came == came[0]).all() and (busy == busy[0]).all()
+        done = self.done[number].reshape(when.shape)
+        for some in (slice(0, None),) if same else (slice(i, i + 1) for i in range(len(groups))):
+            which, links = groups[some], batch.links[groups[some]]
+            ends = self.known.alone(batch.calls[which[0]], came[some][0], busy[some][0])
+            if ends is None:
                 return False
-        came = np.where(uses, ends.last + first, -NEVER)
-        uses &= came >= taken.came  # a link with later messages keeps its times
-        taken.came[uses], taken.free[uses], self.owner[uses] = came[uses], (ends.free + first)[uses], number
-        self.last = max(self.last, ends.over + first)
-        np.maximum(self.done[number], ends.done + first, out=self.done[number])
+            own = np.broadcast_to(batch.numbers[which, None], links.shape)
+            head, uses, before = ends.first + first, ends.last > -NEVER, taken.came[links]
+            late = (head == before) & (self.owner[links] > own)
+            if (((head < before) | late) & uses).any():
+                return False
+            last = np.broadcast_to(np.where(uses, ends.last + first, -NEVER), links.shape)
+            newer = uses & (last >= before)  # a link with later messages keeps its times
+            free = np.broadcast_to(ends.free + first, links.shape)
+            at = links[newer]
+            taken.came[at], taken.free[at], self.owner[at] = last[newer], free[newer], own[newer]
+            self.last = max(self.last, ends.over + first)
+            done[which] = np.maximum(done[which], ends.done + first)
         return True
 
 

@@ -366,11 +366,11 @@ def _carried(calls: Sequence[CallProgram | None], network: Topology) -> tuple[Nu
     """Return two arrays (views, links): the bytes of all calls over each link, and the link's B/s. A view stands for
     the calls that give links the same bandwidths and latencies."""
     views: dict[tuple[bytes, bytes], tuple[Numbers, Numbers]] = {}
-    for call in calls:
-        if call is not None:
-            rates, late = call.network.bandwidths, call.network.latencies
-            view = views.setdefault((rates.tobytes(), late.tobytes()), (np.zeros(len(rates), np.int64), rates))
-            view[0][:] += call.sums.carried
+    times = Counter(id(call) for call in calls)
+    for call in {id(call): call for call in calls if call is not None}.values():
+        rates, late = call.network.bandwidths, call.network.latencies
+        view = views.setdefault((rates.tobytes(), late.tobytes()), (np.zeros(len(rates), np.int64), rates))
+        view[0][:] += times[id(call)] * call.sums.carried
     if not views:  # all operations are computations
         return np.zeros((1, len(network.bandwidths)), np.int64), network.bandwidths[None]
     return np.stack([carried for carried, _ in views.values()]), np.stack([rates for _, rates in views.values()])

@@ -61,6 +61,10 @@ def groups(rng: random.Random, made: Made) -> Plan:
         slow, much = rng.random() < 0.3, rng.choice([0, 1, 1, 5])
         took = 0 if calls[-1] else np.array([apart * (2 * much if slow and not rank else much) for rank in ranks])
         operations.append(Operation(ranks, None, took, tuple(sorted(before)), stream))
+        for others, alike in made:
+            if alike.whole.stream is call.whole.stream and not {*others} & {*ranks}:  # as all groups of a dimension do
+                calls.append(alike if calls[-1] else None)
+                operations.append(operations[-1]._replace(ranks=others))
     return operations, calls
 
 
@@ -95,9 +99,11 @@ def check(seed: int) -> bool:
             o_send=rng.choice([0, 10**6]), o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]),
             gamma=rng.choice([0, 10**11]), channel_bandwidth=rng.choice([0, 10**10]),
         )  # fmt: skip
-        where = (*(topology.ranks[rank] for rank in ranks), *devices(topology, plan)[plan.n :])
-        whole = StreamedProgram(plan, topology, where, params, 16_000 * len(ranks))
-        made.append((np.array(ranks), CallProgram(whole)))
+        left = [rank for rank in range(RANKS) if rank not in ranks]
+        for some in (ranks, *([left[: len(ranks)]] if len(left) >= len(ranks) else [])):
+            where = (*(topology.ranks[rank] for rank in some), *devices(topology, plan)[plan.n :])
+            whole = StreamedProgram(plan, topology, where, params, 16_000 * len(ranks))
+            made.append((np.array(some), CallProgram(whole)))
     operations, calls = rng.choice([groups, training])(rng, made)
     found, expected = both(operations, calls, RANKS, topology)
     assert found in (None, expected.makespan_ps), seed
