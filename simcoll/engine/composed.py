@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
@@ -103,7 +104,8 @@ def _batches(
     n: int,
     links: int,
 ) -> list[_Batch]:
-    """Return the operations in batches. `links`: their number on the network; with 0 each operation is a batch."""
+    """Return the operations in batches. `links`: their number on the network; with 0, or if an operation waits for a
+    part of a batch only, each operation is a batch."""
     of, found = list[int](), list[list[int]]()  # the batch of each operation, and the operations of each batch
     behind = list[tuple[int, ...]]()
     alike: dict[tuple[object, ...], tuple[int, Array, Array]] = {}  # the newest batch of a kind, what it takes
@@ -122,6 +124,13 @@ def _batches(
         of.append(batch)
         if links:
             ranks[op.ranks] = taken[used] = True
+    for op in operations if links else ():
+        own = {of[before] for before in op.after if operations[before].ranks is op.ranks}  # others of it are disjoint
+        for batch, count in Counter(map(of.__getitem__, op.after)).items():
+            if count < len(found[batch]) and batch not in own:
+                others = [operations[each].ranks for each in {*found[batch]}.difference(op.after)]
+                if np.isin(op.ranks, np.concatenate(others)).any():
+                    return _batches(operations, durations, calls, n, 0)
     return [
         _batch(numbers, [operations[i] for i in numbers], [durations[i] for i in numbers], after, calls)
         for numbers, after in zip(found, behind, strict=True)
