@@ -52,19 +52,22 @@ def groups(rng: random.Random, made: Made) -> Plan:
     """Calls of random groups that are repeated, computation that some ranks are slow at, streams."""
     operations: list[Operation] = []
     calls: list[CallProgram | None] = []
+    alike: list[list[int]] = []  # operations of several groups that do the same, as all groups of a dimension do
     apart = rng.choice([10**5, 10**7, 10**9])  # ps of computation between calls
     for _ in range(rng.randint(2, 9)):
         ranks, call = rng.choice(made)
         stream = rng.choice([*"aabcd"])
-        before = {other for other, op in enumerate(operations) if op.stream == stream or rng.random() < 0.1}
-        calls.append(call if rng.random() < 0.6 else None)
+        before = [each for each in alike if operations[each[0]].stream == stream or rng.random() < 0.1]
+        after = tuple(sorted(number for each in before for number in each))
+        calling = rng.random() < 0.6
         slow, much = rng.random() < 0.3, rng.choice([0, 1, 1, 5])
-        took = 0 if calls[-1] else np.array([apart * (2 * much if slow and not rank else much) for rank in ranks])
-        operations.append(Operation(ranks, None, took, tuple(sorted(before)), stream))
-        for others, alike in made:
-            if alike.whole.stream is call.whole.stream and not {*others} & {*ranks}:  # as all groups of a dimension do
-                calls.append(alike if calls[-1] else None)
-                operations.append(operations[-1]._replace(ranks=others))
+        took = 0 if calling else np.array([apart * (2 * much if slow and not rank else much) for rank in ranks])
+        others = [each for each in made if each[1].whole.stream is call.whole.stream and not {*each[0]} & {*ranks}]
+        first = len(operations)
+        for members, own in [(ranks, call), *others[:1]]:
+            calls.append(own if calling else None)
+            operations.append(Operation(members, None, took, after, stream))
+        alike.append([*range(first, len(operations))])
     return operations, calls
 
 
@@ -138,6 +141,25 @@ def test_calls_that_overlap_are_seen(eighths: int) -> None:
         calls = [call if op.program else None for op in plan]
         found, expected = both([op._replace(program=None) for op in plan], calls, n, topology)
         assert found in (None, expected.makespan_ps)
+
+
+@pytest.mark.parametrize("late", [0, 10**5, 10**7])
+@pytest.mark.parametrize("uneven", [0, 10**4])
+def test_alike_groups_may_begin_at_other_times(late: int, uneven: int) -> None:
+    """Two pairs make the same calls, of which one pair, or one rank of it, begins later."""
+    topology, params = star(4, Link(50 * 10**9, latency_ps=500_000)), Params(sharing="fifo", channels=1)
+    plan = schedule("all_reduce", "ring", 2)
+    pairs = [np.array([0, 1]), np.array([2, 3])]
+    made = [
+        CallProgram(StreamedProgram(plan, topology, [topology.ranks[r] for r in pair], params, 10**6)) for pair in pairs
+    ]
+    assert made[0].shape == made[1].shape
+    operations = [Operation(np.arange(4), None, np.array([0, 0, late, late + uneven]))]
+    for first in (0, 1, 3):
+        after = (0,) if not first else (first, first + 1)
+        operations += [Operation(pair, None, 0, after) for pair in pairs]
+    found, expected = both(operations, [None, *made * 3], 4, topology)
+    assert found == expected.makespan_ps
 
 
 @pytest.mark.parametrize("late", [False, True])
