@@ -4,8 +4,8 @@ by the tree of devices that NCCL prints (NCCL_DEBUG_SUBSYS=GRAPH)."""
 from __future__ import annotations
 
 import functools
-import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -53,15 +53,20 @@ def _links(line: str) -> Iterator[tuple[str, float]]:
         yield kind or "NET", float(rate or float(speed) / 8000)
 
 
-def slow_nics(facts: LogFacts) -> list[tuple[str, float, float, Source]]:
-    """Return the hosts whose slowest NIC is slower than that of another host, with both rates in GB/s, and a line."""
-    least: dict[str, tuple[float, Source]] = {}
+def slow_nics(facts: LogFacts) -> Iterator[tuple[str, float, float, Source]]:
+    """Yield hosts of which fewer NICs have the full rate than of others, and some a lower one: with the lowest and the
+    full rate in GB/s, and a line."""
+    rates: dict[str, dict[str, tuple[float, Source]]] = defaultdict(dict)
     for source in facts.system:
         for kind, rate in _links(source.line.text):
-            if kind == "NET" and rate < least.get(source.line.host or "", (math.inf,))[0]:
-                least[source.line.host or ""] = rate, source
-    usual = max((rate for rate, _ in least.values()), default=0.0)
-    return [(host, rate, usual, at) for host, (rate, at) in least.items() if rate < usual and not _is_near(rate, usual)]
+            if kind == "NET":
+                rates[source.line.host or ""][source.line.text] = rate, source
+    usual = max((rate for nics in rates.values() for rate, _ in nics.values()), default=0.0)
+    full = {host: sum(_is_near(rate, usual) for rate, _ in nics.values()) for host, nics in rates.items()}
+    for host, nics in rates.items():
+        rate, source = min(nics.values(), key=lambda nic: nic[0])
+        if full[host] < max(full.values()) and not _is_near(rate, usual):
+            yield host, rate, usual, source
 
 
 def _is_near(one: float, other: float) -> bool:
