@@ -72,7 +72,7 @@ def warm_up(sharing: str = "fifo") -> None:
     sizes = streamed.loop_sizes(made, 1024, 4, 0)
     fast.totals(program, compiled=True)
     for way in (True, False):
-        streamed.run(made, topology, topology.ranks, params, sizes, compiled=True, whole=way)
+        streamed.run(RoutedParts(made, topology, topology.ranks, params), sizes, compiled=True, whole=way)
 
 
 def point(keys: Keys, proved: bool = False) -> Found:
@@ -183,9 +183,10 @@ def _stream_phases(keys: Keys) -> list[Found]:
     phase.run("steps made", lambda: list(made.parts()))
     bound = (topology, topology.ranks, asked.nbytes, asked.itemsize)
     phase.run("lower bound", lambda: lower_bounds.lower_bound_ps(made, *bound))
-    phase.run("bound", lambda: list(RoutedParts(made, topology, topology.ranks, asked.params()).bound()))
+    parts = RoutedParts(made, topology, topology.ranks, asked.params())
+    phase.run("bound", lambda: list(parts.bound()))
     sizes = streamed.loop_sizes(made, asked.nbytes, asked.itemsize, 0)
-    totals = phase.run("kernel", lambda: streamed.run(made, topology, topology.ranks, asked.params(), sizes))
+    totals = phase.run("kernel", lambda: streamed.run(parts, sizes))
     phase.rows[-1] = _without(phase.rows[-1], phase.rows[-2])  # the engine binds for itself
     phase.run("busiest link", lambda: link_usage.binding(totals, topology.bandwidths, totals.makespan_ps))
     return phase.rows

@@ -5,38 +5,25 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from simcoll.config.numpy_helpers import Numbers, distinct
-from simcoll.engine import fast
-from simcoll.engine.binding import bind
-from simcoll.engine.folding import Folded, fold
+from simcoll.config.numpy_helpers import Numbers
+from simcoll.engine import fast, streamed
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
-from simcoll.engine.streamed import loop_sizes
-from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork
-from simcoll.schedule.schedule import StreamedSchedule
+from simcoll.engine.timeline import CallEnds, CallSums
+from simcoll.engine.timing_model import Params, RoutedNetwork
 
-LONG: Final = 2_000_000  # transfers; binding a shorter call takes no longer than folding it
-
-
-class CallSums(NamedTuple):
-    """The traffic of a call: the bytes over each link, (links,); the bytes that each rank sends, (ranks,); the number
-    of messages; and the payload bytes summed over the links that they cross."""
-
-    carried: Numbers
-    sent: Numbers
-    messages: int
-    wire_bytes: int
+LONG: Final = 2_000_000  # transfers; a shorter call is bound in some seconds
 
 
 @dataclass(frozen=True, eq=False)
 class CallProgram:
     """A call of a plan, `whole`, whose program is made when it is first needed. A stream of more than `LONG` transfers
-    is folded, i.e. simulated by a few ranks, if possible."""
+    is replayed step by step, if possible."""
 
     whole: StreamedProgram
 
@@ -66,30 +53,25 @@ class CallProgram:
         return self.whole.params
 
     @cached_property
-    def _few(self) -> tuple[Folded, Program] | None:
-        """The folded schedule and program of a long stream, in which a few ranks stand for all; None if not folded."""
-        whole = self.whole
-        if not isinstance(whole.stream, StreamedSchedule) or whole.weights is not None or whole.transfers <= LONG:
-            return None
-        if whole.params.channels != 1 or whole.params.slots:
-            return None
-        (sizes,) = loop_sizes(whole.stream, whole.nbytes, whole.itemsize, 0)
-        folded = fold(whole.stream, whole.network, whole.devices) if sizes.min() == sizes.max() else None
-        if folded is None:
-            return None
-        nbytes = int(sizes[0]) * whole.stream.n_chunks
-        return folded, bind(folded.schedule, folded, folded.devices, whole.params, nbytes, itemsize=whole.itemsize)
+    def _parts(self) -> streamed.RoutedParts | None:
+        """The steps of a long call, if they may be replayed one after the other."""
+        return self.whole.parts() if self.whole.transfers > LONG else None
+
+    @cached_property
+    def _replayed(self) -> tuple[CallEnds, CallSums] | None:
+        """The result of a replay in which all ranks arrive at 0 and no link is occupied; None if the call is short, or
+        cannot be replayed."""
+        came, busy = (np.zeros(n, np.int64) for n in (self.whole.stream.n, len(self.network.bandwidths)))
+        return streamed.ends(self._parts, self.whole.sizes, came, busy) if self._parts else None
 
     @cached_property
     def sums(self) -> CallSums:
         """The traffic of the call, summed over all ranks and loops."""
-        if self._few is None:
-            program = self._bound
-            messages = program.messages * (self._looped.loops if self._looped else 1)
-            return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
-        folded, program = self._few
-        messages, carried = program.messages * folded.times, folded.spread(program.carried)
-        return CallSums(carried, np.tile(program.sent_bytes, folded.times), messages, program.wire_bytes * folded.times)
+        if self._replayed:
+            return self._replayed[1]
+        program = self._bound
+        messages = program.messages * (self._looped.loops if self._looped else 1)
+        return CallSums(program.carried, program.sent_bytes, messages, program.wire_bytes)
 
     @cached_property
     def links(self) -> Numbers:
@@ -104,8 +86,8 @@ class CallProgram:
 
     @cached_property
     def _used(self) -> tuple[Hashable, Numbers]:
-        if self._few is not None:
-            return id(self), distinct(self._few[0].stands_for)
+        if self._parts and self._replayed:
+            return id(self), self._parts.links
         program, whole = self._bound, self.whole
         used, first, number = np.unique(program.routes.links, return_index=True, return_inverse=True)
         order = np.argsort(first)
@@ -115,32 +97,26 @@ class CallProgram:
         asked = whole.params, whole.nbytes, whole.itemsize, None if whole.weights is None else id(self)
         return (id(whole.stream), asked, *(column.tobytes() for column in seen)), links
 
-    def alone(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+    def alone(self, came: Numbers, busy: Numbers) -> CallEnds | None:
         """Simulate the call without other calls and return its ends; None if it cannot finish. Ranks arrive at the
         times `came`, (ranks,). Links are occupied until `busy`, (links,). Both count in ps from the first rank's
         arrival."""
-        if self._few is None:
-            return self._whole(came, busy)
-        folded, program = self._few
-        few, members = program.schedule.n, folded.stands_for
-        if (came != np.tile(came[:few], folded.times)).any() or (busy[members] != busy[members[:, :1]]).any():
-            return self._whole(came, busy)
-        found = _alone(program, came[:few], busy[members[:, 0]])
-        if found is None:
-            return None
-        first, last = folded.spread(found.first, NEVER), folded.spread(found.last, -NEVER)
-        free = folded.spread(found.free, -NEVER)
-        return fast.CallEnds(np.tile(found.done, folded.times), first, last, free, found.over)
+        if self._parts and self._replayed:
+            plain = not came.any() and not busy[self.links].any()
+            found = self._replayed if plain else streamed.ends(self._parts, self.whole.sizes, came, busy)
+            if found:
+                return found[0]
+        return self._whole(came, busy)
 
-    def _whole(self, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
-        """Simulate all ranks of the call, without folding; arguments and result as for `alone`."""
+    def _whole(self, came: Numbers, busy: Numbers) -> CallEnds | None:
+        """Simulate the call with all transfers, or all rows of a loop, in memory; see `alone`."""
         if self._looped is None:
             return _alone(self.program, came, busy)
         one = replace(self._looped.one, arrivals=_of_all(came, self._looped.one))
         return fast.ends(replace(self._looped, one=one), busy)
 
 
-def _alone(program: Program, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+def _alone(program: Program, came: Numbers, busy: Numbers) -> CallEnds | None:
     return fast.ends(replace(program, arrivals=_of_all(came, program)), busy)
 
 

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from simcoll.config.numpy_helpers import Array, Numbers
-from simcoll.engine import fast
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation
+from simcoll.engine.timeline import CallEnds
 from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
 
 _EMPTY: Final = np.zeros(0, np.int64)
@@ -38,9 +38,9 @@ class KnownCalls:
     """A cache of the results of calls that ran. Calls of one shape with equal arrivals run once."""
 
     def __init__(self) -> None:
-        self._runs: dict[tuple[Hashable, bytes], list[tuple[Numbers, fast.CallEnds]]] = {}
+        self._runs: dict[tuple[Hashable, bytes], list[tuple[Numbers, CallEnds]]] = {}
 
-    def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> fast.CallEnds | None:
+    def alone(self, call: CallProgram, came: Numbers, busy: Numbers) -> CallEnds | None:
         """Return the ends of the call, from the cache or from a run; None if it cannot finish. See `CallProgram.alone`
         for the arguments; here links are `call.links`, also in what is returned. Calls also count as equal if a link is
         `busy` for different times but free before its first message comes."""

@@ -7,7 +7,6 @@ small programs; for large programs numba compiles them, if it is installed.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +16,8 @@ from simcoll.engine._compiled_run import CompiledResult, CompiledRun, KeptTimes
 from simcoll.engine.compiled import fair_loop, fifo_loop, waits
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
-from simcoll.engine.timeline import Timeline, Totals
+from simcoll.engine.timeline import CallEnds, Timeline, Totals
 from simcoll.engine.timing_model import NEVER, too_late
-
-
-class CallEnds(NamedTuple):
-    """When a run ends, in ps. `done`, (ranks,): when each rank has sent and received everything. By link, (links,): the
-    times when its `first` and `last` message arrive, and when it is `free` again; NEVER, −NEVER and −NEVER for a link
-    without messages. `over`: when the whole run has ended."""
-
-    done: Array
-    first: Array
-    last: Array
-    free: Array
-    over: int
 
 
 def run(program: Program, compiled: bool | None = None, hops: bool = True) -> Timeline | None:

@@ -4,8 +4,8 @@
     outcome.totals.makespan_ps
 
 Three engines return equal integers. `fast` runs most programs. `streamed` runs schedules that are too long for memory;
-`folding` reduces such a schedule to a few ranks that stand for all, `looped` to the columns of one loop. `event`
-defines the timing: it is slow, and it explains a deadlock.
+`looped` reduces such a schedule to the columns of one loop. `event` defines the timing: it is slow, and it explains a
+deadlock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from simcoll.config.machine_limits import check_memory
 from simcoll.config.numpy_helpers import Array
 from simcoll.engine import fast, streamed
 from simcoll.engine.binding import bind, written_out
-from simcoll.engine.folding import fold
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
@@ -37,7 +36,7 @@ Keep = Literal["auto", "totals", "times", "hops"]
 class Policy:
     """How to run a program, and what to keep of the run. No choice changes a number in the result.
 
-    `engine`: `event` forces the engine that defines the timing. `shortcuts` allows streaming, folding and loops.
+    `engine`: `event` forces the engine that defines the timing. `shortcuts` allows streaming and loops.
     `keep`: only `totals`, also the `times` of each transfer, or also its `hops`; `auto` keeps everything for up to
     `MOST_HELD` transfers, and only totals for more.
     """
@@ -84,6 +83,24 @@ class StreamedProgram:
         """Return the program of all transfers."""
         whole = written_out(self.stream), self.network, self.devices, self.params, self.nbytes
         return bind(*whole, itemsize=self.itemsize, weights=self.weights, arrivals=self.arrivals)
+
+    def parts(self) -> streamed.RoutedParts | None:
+        """Return the steps with their routes, to replay them one after the other. None for a schedule in memory, for
+        weights, and if channels are not numbered by chunk: one for each peer is the same if ranks have one peer."""
+        params, stream = self.params, self.stream
+        if not isinstance(stream, StreamedSchedule) or self.weights is not None or params.channels_by != "chunk":
+            return None
+        if not params.channels:
+            if not streamed.has_single_peers(stream):
+                return None
+            params = dataclasses.replace(params, channels=1)
+        return streamed.RoutedParts(stream, self.network, self.devices, params)
+
+    @property
+    def sizes(self) -> list[Array]:
+        """For each loop the bytes of every slot, see `streamed.loop_sizes`. Raises InputError if they cannot be
+        divided."""
+        return streamed.loop_sizes(self.stream, self.nbytes, self.itemsize, self.params.chunk)
 
     def looped(self) -> LoopedProgram | None:
         """Return the program that `bind` would make, as one loop and the number of loops. Return None if there is only
@@ -152,37 +169,15 @@ def _outcome(engine: Literal["fast", "event"], program: Program, timeline: Timel
 
 
 def _streamed(program: StreamedProgram) -> Totals | None:
-    """Return the totals of a schedule of over `MOST_HELD` transfers that can be folded, streamed or looped, or None."""
-    stream, params = program.stream, program.params
+    """Return the totals of a schedule of over `MOST_HELD` transfers that can be streamed or looped, or None."""
     if program.weights is not None:
         return None
-    sizes = streamed.loop_sizes(stream, program.nbytes, program.itemsize, params.chunk)
+    sizes = program.sizes
     if program.transfers * len(sizes) <= MOST_HELD:
         return None
-    if isinstance(stream, StreamedSchedule):
-        if folded := _folded(program, stream, sizes[0]):
-            return folded
-        if params.channels and params.channels_by == "chunk":  # streams number channels by chunk only
-            streamed.check_steps(program.transfers * len(sizes))
-            replayed = streamed.run(stream, program.network, program.devices, params, sizes, program.arrivals)
-            if replayed:
-                return replayed
+    if parts := program.parts():
+        streamed.check_steps(program.transfers * len(sizes))
+        if replayed := streamed.run(parts, sizes, program.arrivals):
+            return replayed
     whole = program.looped()
     return fast.totals(whole) if whole else None
-
-
-def _folded(whole: StreamedProgram, stream: StreamedSchedule, sizes: Array) -> Totals | None:
-    """Return the totals of a stream from a run of a few ranks; None if it cannot be folded, or with `fair` sharing,
-    where rates might be rounded differently."""
-    params = whole.params
-    alike = params.channels <= 1 and not any(whole.arrivals.values()) and sizes.min() == sizes.max()
-    turns = alike and params.blocking == "no" and params.sharing == "fifo"
-    folded = fold(stream, whole.network, whole.devices) if turns else None
-    if folded is None:
-        return None
-    few = fast.totals(bind(folded.schedule, folded, folded.devices, params, whole.nbytes, itemsize=whole.itemsize))
-    if few is None:
-        return None
-    messages, wire_bytes = few.messages * folded.times, few.wire_bytes * folded.times
-    carried = folded.spread(few.carried)
-    return dataclasses.replace(few, carried=carried, messages=messages, wire_bytes=wire_bytes, shortcut="fold")

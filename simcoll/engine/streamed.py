@@ -1,4 +1,4 @@
-"""The streamed engine: replay schedules that are too long for memory. It keeps only the sums of the run, no timeline.
+"""The streamed engine: replay schedules that are too long for memory. It keeps sums and ends of the run, no timeline.
 
 It reads one step after the other, binds it to links, replays it in schedule order and drops it. If a pattern repeats
 between participants that share no link (as in rings), its steps run as whole columns of rows. The replay checks that
@@ -16,9 +16,9 @@ import numpy as np
 from simcoll.config import numba_loader
 from simcoll.config.machine_limits import check_time
 from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel
-from simcoll.config.numpy_helpers import Array
+from simcoll.config.numpy_helpers import Array, distinct
 from simcoll.engine.compiled import streamed_loop
-from simcoll.engine.timeline import Totals
+from simcoll.engine.timeline import CallEnds, CallSums, Totals
 from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
 from simcoll.schedule.collectives import collective, cut
@@ -57,6 +57,11 @@ class RoutedParts:
     def connections(self) -> int:
         """The number of (sender, receiver) pairs in all parts whose routes were found so far."""
         return len(self._connections)
+
+    @property
+    def links(self) -> Array:
+        """The numbers of all links on the routes."""
+        return distinct(np.concatenate([bound.links for bound in self.bound()]))
 
     def work(self, whole: bool, single: int) -> float:
         """Estimate how many rows are replayed one by one. `whole`: after `single` steps a repeat runs as columns."""
@@ -122,10 +127,7 @@ def check_steps(messages: int, rows: int = 0, key: str = "ranks") -> None:
 
 
 def run(
-    stream: StreamedSchedule,
-    network: RoutedNetwork,
-    devices: Sequence[str],
-    params: Params,
+    parts: RoutedParts,
     sizes: Sequence[Array],
     arrivals: Mapping[int, int] | None = None,
     compiled: bool | None = None,
@@ -134,18 +136,58 @@ def run(
     """Replay a stream and return its totals. Return None if it cannot be replayed, or if steps do not follow each other
     in time. `sizes`: for each loop the bytes of every slot of the buffer, int64 (n_chunks,), equal on all ranks.
     `compiled` forces or forbids numba. `whole` allows repeated steps to run as columns."""
-    if not _fits(stream, network, params, sizes):
+    came = np.zeros(parts.stream.n, np.int64)
+    for rank, when in (arrivals or {}).items():
+        came[rank] = when
+    replay = _replayed(parts, sizes, came, None, compiled, whole)
+    return replay.totals if replay else None
+
+
+def ends(
+    parts: RoutedParts, sizes: Sequence[Array], came: Array, busy: Array, compiled: bool | None = None
+) -> tuple[CallEnds, CallSums] | None:
+    """Replay a stream under `fifo` sharing and return when it ends, and its traffic; None as for `run`. Rank r arrives
+    at `came[r]` ps, (ranks,). Each link is occupied by others until `busy` (ps), (links,)."""
+    replay = _replayed(parts, sizes, came, busy, compiled, True)
+    return (replay.ends, replay.sums) if replay else None
+
+
+def has_single_peers(stream: StreamedSchedule) -> bool:
+    """Return whether every participant sends to one participant only, and receives from one only. A channel for each
+    peer then is one channel."""
+    to, of = (np.full(stream.participants, -1, np.int64) for _ in range(2))
+    for part in stream.parts():
+        src, dst = part.first.src, part.first.dst
+        for known, here, there in ((to, src, dst), (of, dst, src)):
+            new = known[here] < 0
+            known[here[new]] = there[new]
+            if (known[here] != there).any():
+                return False
+    return True
+
+
+def _replayed(
+    parts: RoutedParts,
+    sizes: Sequence[Array],
+    came: Array,
+    busy: Array | None,
+    compiled: bool | None,
+    whole: bool,
+) -> _Replay | None:
+    """Return a finished replay, or None. With `busy` it also has the ends of ranks and links."""
+    stream = parts.stream
+    if not _fits(stream, parts.network, parts.params, sizes):
         return None
-    parts = RoutedParts(stream, network, devices, params)
     if compiled is None:
         even = all(loop.min() == loop.max() for loop in sizes)  # uneven sizes never run as columns
         work = parts.work(whole and even, PEELED + 1) * len(sizes)
         compiled = numba_loader.have_numba() and work >= WORTH_COMPILING
     for width in (WIDTH, 0):
         if width or stream.participants * stream.n_slots <= MOST_SLOTS:
-            found = _Replay(parts, sizes, arrivals or {}, compiled, width).run(whole)
-            if found != streamed_loop.OVERFLOW:
-                return found if isinstance(found, Totals) else None
+            replay = _Replay(parts, sizes, came, busy, compiled, width)
+            code = replay.run(whole)
+            if code != streamed_loop.OVERFLOW:
+                return replay if code == streamed_loop.DONE else None
     return None
 
 
@@ -201,7 +243,8 @@ class _Replay:
         self,
         parts: RoutedParts,
         sizes: Sequence[Array],
-        arrivals: Mapping[int, int],
+        came: Array,
+        busy: Array | None,
         compiled: bool,
         width: int,
     ):
@@ -211,19 +254,19 @@ class _Replay:
         self.kernel: Any = compile_kernel(streamed_loop) if compiled else streamed_loop
         self.rates, rate_of = np.unique(network.bandwidths, return_inverse=True)
         self.rate_of = rate_of.astype(np.int64)
-        came = np.zeros(stream.participants, np.int64)
-        for rank, when in arrivals.items():
-            came[rank] = when
+        came = np.append(came, np.zeros(stream.participants - len(came), np.int64))
         lanes, links = stream.participants * params.channels, len(network.bandwidths)
         self.state = streamed_loop.StreamState(
             free=self.give(np.repeat(came, params.channels)),
             began=self.fill(lanes, -params.g),
-            free_link=self.fill(links, 0),
+            free_link=self.fill(links, 0) if busy is None else self.give(busy),
+            first_link=self.fill(0 if busy is None else links, NEVER),
             last_link=self.fill(links, 0),
             free_side=self.fill(lanes, 0),
             last_side=self.fill(lanes, 0),
             ends=self.fill(0, 0),
             used=self.fill(0, 0),
+            done=self.give(NOTHING if busy is None else came),
             clock=self.fill(3, 0),
         )
         self.carried = np.zeros(links, np.int64)
@@ -237,22 +280,36 @@ class _Replay:
     def fill(self, length: int, value: int) -> Any:
         return np.full(length, value, np.int64) if self.compiled else [value] * length
 
-    def run(self, whole: bool) -> Totals | int:
-        """Return the totals; or the code of `streamed_loop` for the reason why the stream cannot be replayed."""
+    def run(self, whole: bool) -> int:
+        """Replay all loops. Return DONE, or the code of `streamed_loop` for the reason why that is not possible."""
         for loop, sizes in enumerate(self.sizes):
             self._open_loop(loop, sizes)
             for bound in self.parts.bound():
                 self._make_room(self.parts.connections)
                 if bound.part.transfers and (code := self._play(bound, whole)) != streamed_loop.DONE:
                     return int(code)
-        return Totals(
-            makespan_ps=int(self.state.clock[0]),
-            carried=self.carried,
-            bytes_per_rank=int(self.sent[: self.stream.n].max()),
-            messages=self.messages,
-            wire_bytes=self.wire,
-            shortcut="affine" if self.together else "replay",
+        return streamed_loop.DONE
+
+    @property
+    def totals(self) -> Totals:
+        """The totals of the replay."""
+        carried, sent, messages, wire_bytes = self.sums
+        shortcut = "affine" if self.together else "replay"
+        return Totals(int(self.state.clock[0]), carried, int(sent.max()), messages, wire_bytes, shortcut)
+
+    @property
+    def sums(self) -> CallSums:
+        """The traffic of the replay."""
+        return CallSums(self.carried, self.sent[: self.stream.n], self.messages, self.wire)
+
+    @property
+    def ends(self) -> CallEnds:
+        """When ranks and links are done."""
+        state = streamed_loop.StreamState(*(np.asarray(column) for column in self.state))
+        last, free = (
+            np.where(state.first_link < NEVER, column, -NEVER) for column in (state.last_link, state.free_link)
         )
+        return CallEnds(state.done[: self.stream.n], state.first_link, last, free, int(state.clock[0]))
 
     def _open_loop(self, loop: int, sizes: Array) -> None:
         """Begin a loop: set its sizes and costs, and forget the versions of the last loop."""

@@ -6,6 +6,7 @@ All times are int64 picoseconds from the start of the run, one entry a transfer 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,8 +55,8 @@ class Totals:
     `makespan_ps`: when the last transfer has ended. `carried`: the bytes over each link, int64 (links,).
     `bytes_per_rank`: the most bytes that any rank sends. `messages`: the transfers between two participants, over all
     loops. `wire_bytes`: the payload, each byte counted once for every link it crosses. Local copies count only in
-    `carried`. `shortcut`: `none`, `replay`, `affine` (a replay that ran repeated steps as columns), `fold`, or
-    `compose` (from separate runs of a plan's calls).
+    `carried`. `shortcut`: `none`, `replay`, `affine` (a replay that ran repeated steps as columns), or `compose` (from
+    separate runs of a plan's calls).
     """
 
     makespan_ps: int
@@ -64,3 +65,25 @@ class Totals:
     messages: int
     wire_bytes: int
     shortcut: str
+
+
+class CallEnds(NamedTuple):
+    """When a call ends, in ps. `done`, (ranks,): when each rank has sent and received everything. By link, (links,):
+    when its `first` and `last` message arrive, and when it is `free` again; NEVER, −NEVER and −NEVER for a link without
+    messages. `over`: when the whole call has ended."""
+
+    done: Numbers
+    first: Numbers
+    last: Numbers
+    free: Numbers
+    over: int
+
+
+class CallSums(NamedTuple):
+    """The traffic of a call: the bytes over each link, (links,); the bytes that each rank sends, (ranks,); the number
+    of messages; and the payload bytes summed over the links that they cross."""
+
+    carried: Numbers
+    sent: Numbers
+    messages: int
+    wire_bytes: int

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 
 from simcoll.config.machine_limits import check_memory, check_time
 from simcoll.engine.binding import BYTES
-from simcoll.engine.folding import may_fold
-from simcoll.engine.streamed import check_steps, loop_sizes
+from simcoll.engine.streamed import check_steps, has_single_peers, loop_sizes
 from simcoll.errors import SimcollError
 from simcoll.formats.schedules import schedule_json
 from simcoll.scenario.key_types import Placement
@@ -35,8 +34,8 @@ CURE: Final = "ask for fewer ranks"
 
 
 class ScheduleWork(NamedTuple):
-    """The size of a schedule in rows, each of which moves one slot (`by_slot`): the rows of all its transfers; those of
-    all its parts, where a repeated step counts once; those of its largest part. Dependences are found slot by slot."""
+    """The size of a schedule: its transfers; the rows of all its parts, where a repeated step counts once; those of its
+    largest part. A row here moves one slot (`by_slot`)."""
 
     transfers: int
     rows: int
@@ -50,12 +49,11 @@ def check_work(scenario: Scenario) -> None:
     if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
         return
     try:
-        # `whole`: no shortcut may run the schedule part by part. Kernels have a channel per peer and messages of
-        # several chunks do not stream: either some ranks stand for all, or every rank is run.
+        # `whole`: no shortcut may run the schedule part by part. Messages of several chunks do not stream, nor do those
+        # of kernels, which have a channel for each peer, unless ranks have a single peer.
         plainly = scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None
         some = make(FEW[0])
-        folds = may_fold(some) and not _one_by_one(scenario, make(ranks))
-        of_all = (scenario.executed_by is not None or not some.single) and not folds
+        of_all = not some.single or (scenario.executed_by is not None and not has_single_peers(some))
         whole = plainly or bool(scenario.striking) or of_all
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
@@ -123,7 +121,7 @@ def _counted(source: StreamedSchedule) -> ScheduleWork:
     transfers, rows, largest = 0, 0, 0
     for part in source.make():  # parts are made one by one and dropped at once
         moved = int(part.first.count.sum())
-        transfers, rows, largest = transfers + moved * part.steps, rows + moved, max(largest, moved)
+        transfers, rows, largest = transfers + part.transfers, rows + moved, max(largest, moved)
     return ScheduleWork(transfers, rows, largest)
 
 

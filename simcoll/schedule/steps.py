@@ -321,12 +321,6 @@ class Rotation(NamedTuple):
         turned: NDArray[Any] = chunk - within + (within + self.chunks) % self.span
         return turned
 
-    def repeated(self, n: int) -> Iterator[Rotation]:
-        """Yield the multiples of this rotation (once, twice, …) whose shift of ranks divides `n` and is below `n`."""
-        for ranks in range(self.ranks, n, self.ranks):
-            if n % ranks == 0:
-                yield Rotation(ranks, self.chunks * (ranks // self.ranks) % self.span, self.span)
-
     def representatives(self, n_chunks: int) -> NDArray[np.int64]:
         """Return one chunk of each orbit. An orbit is a set of chunks that the shift maps onto each other."""
         chunks = np.arange(n_chunks)

@@ -10,7 +10,7 @@ import pytest
 from extras import batches
 from networks import devices, schedule, star
 
-from simcoll.engine import call_program, fast
+from simcoll.engine import call_program, fast, streamed
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.composed import composed_ps
 from simcoll.engine.joined_program import Operation, join
@@ -163,9 +163,9 @@ def test_alike_groups_may_begin_at_other_times(late: int, uneven: int) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_folded_call_is_the_whole_one(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of which some ranks stand for all, back to back, end on each rank as those of all ranks do; where one rank
-    is late, they are run whole."""
+def test_a_long_call_is_the_whole_one(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that are replayed step by step, back to back, end as calls do whose transfers are all in memory, with a
+    late rank, too."""
     n, topology = 12, star(12, Link(50 * 10**9, latency_ps=500_000))
     stream = algorithms.stream("all_gather", "ring", n)
     spec = StreamedProgram(stream, topology, topology.ranks, Params(sharing="fifo", o_send=10**5, channels=1), 12_000)
@@ -184,19 +184,31 @@ def test_a_folded_call_is_the_whole_one(late: bool, monkeypatch: pytest.MonkeyPa
     assert None not in times and len(set(times)) == 1
 
 
-def test_what_is_folded_serves_other_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that was folded once ends as the whole one does on links of other rates, be one of them slower or none."""
-    n, plain = 12, star(12, Link(50 * 10**9, latency_ps=500_000))
-    stream, nothing = algorithms.stream("all_gather", "ring", n), np.zeros(n, np.int64)
-    for rate, slow in ((50, 50), (30, 30), (50, 20), (20, 20)):
-        rates = np.full(len(plain.links), rate * 10**9)
-        rates[3] = slow * 10**9
-        network = plain.with_rates(rates, plain.latencies)
-        spec = StreamedProgram(stream, network, network.ranks, Params(sharing="fifo", channels=1), 12_000)
-        busy = np.zeros(len(rates), np.int64)
-        expected = CallProgram(spec).alone(nothing, busy)
-        with monkeypatch.context() as shorter:
-            shorter.setattr(call_program, "LONG", 0)
-            found = CallProgram(spec).alone(nothing, busy)
-        assert found is not None and expected is not None
-        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+@batches(1, 10)
+def test_a_replay_ends_as_the_whole_call(batch: int) -> None:
+    """On each rank and link, with late ranks and links that others occupy, on equal and on unequal links."""
+    replayed = 0
+    for seed in range(batch * 20, batch * 20 + 20):
+        rng = random.Random(seed)
+        topology = rng.choice([star(RANKS, Link(50 * 10**9, latency_ps=500_000)), unequal(rng)])
+        params = Params(
+            sharing="fifo", channels=rng.choice([0, 1]), slots=rng.choice([0, 1, 2]), o_send=rng.choice([0, 10**6]),
+            o_recv=rng.choice([0, 10**5]), g=rng.choice([0, 10**6]), gamma=rng.choice([0, 10**11]),
+        )  # fmt: skip
+        made = algorithms.stream(rng.choice(["all_gather", "reduce_scatter", "all_reduce"]), "ring", RANKS)
+        spec = StreamedProgram(made, topology, topology.ranks, params, 16_000 * RANKS)
+        late, taken = rng.choice([0, 10**7]), rng.choice([0, 10**7])
+        came, busy = (
+            np.array([rng.randint(0, most) for _ in range(count)], np.int64)
+            for most, count in ((late, RANKS), (taken, len(topology.links)))
+        )
+        parts = spec.parts()
+        assert parts
+        if found := streamed.ends(parts, spec.sizes, came, busy, compiled=False):
+            replayed += 1
+            expected = CallProgram(spec).alone(came, busy)
+            assert expected is not None
+            assert all(map(np.array_equal, found[0], expected)), seed
+            sums = CallProgram(spec).sums
+            assert all(map(np.array_equal, found[1], sums)), seed
+    assert replayed >= 10

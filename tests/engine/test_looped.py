@@ -18,7 +18,7 @@ from simcoll.engine.binding import bind
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program, ProgramRoutes
 from simcoll.engine.run import Policy, StreamedProgram, run
-from simcoll.engine.timeline import Totals
+from simcoll.engine.timeline import CallEnds, Totals
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.schedule import Schedule
 from simcoll.topology.graph import Link, Topology
@@ -55,17 +55,17 @@ def narrow(n: int, link: Link) -> Topology:
     return two_level(n, link, 2)
 
 
-def columns(ends: fast.CallEnds | None) -> list[object] | None:
+def columns(ends: CallEnds | None) -> list[object] | None:
     """The columns of what a run ends with, to be compared by ==; None where nothing ended."""
     return None if ends is None else [np.asarray(column).tolist() for column in ends]
 
 
-def ends(own: LoopedProgram, came: Array, busy: Array, compiled: bool = False) -> fast.CallEnds | None:
+def ends(own: LoopedProgram, came: Array, busy: Array, compiled: bool = False) -> CallEnds | None:
     """The ends of all loops, whose ranks come at `came`."""
     return fast.ends(replace(own, one=replace(own.one, arrivals=came)), busy, compiled)
 
 
-def same(own: LoopedProgram, whole: Program, came: Array, busy: Array, seed: int) -> fast.CallEnds | None:
+def same(own: LoopedProgram, whole: Program, came: Array, busy: Array, seed: int) -> CallEnds | None:
     """Assert that loops end as the whole program, which is given."""
     found, expected = ends(own, came, busy), fast.ends(whole, busy, compiled=False)
     assert columns(found) == columns(expected), seed

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from networks import ENTRIES, GB_PER_S, RANKS_ONLY, full_mesh, star, two_level
 
 import simcoll
-from simcoll.config import numpy_helpers
 from simcoll.config.numba_loader import have_numba
 from simcoll.engine import event, fast, streamed
 from simcoll.engine.binding import bind
-from simcoll.engine.folding import fold
+from simcoll.engine.streamed import RoutedParts
 from simcoll.engine.timing_model import Params
 from simcoll.errors import InputError, RefusedError, ScheduleError
 from simcoll.schedule.algorithms import build, stream
@@ -151,7 +150,7 @@ def test_any_stream_takes_as_long_as_its_schedule(batch: int) -> None:
         assert done is not None
         sizes = streamed.loop_sizes(source, nbytes, 1, 0)
         for compiled in COMPILED:
-            found = streamed.run(source, topology, topology.ranks, params, sizes, late, compiled=compiled)
+            found = streamed.run(RoutedParts(source, topology, topology.ranks, params), sizes, late, compiled=compiled)
             if found:
                 assert found.makespan_ps == done.makespan_ps
                 affine += found.shortcut == "affine"
@@ -179,7 +178,9 @@ def test_a_stream_takes_as_long_as_the_schedule(batch: int) -> None:
         for i in range(len(program)):
             np.add.at(carried, program.route(i), program.nbytes[i])
         for whole, compiled in product((True, False), COMPILED):
-            found = streamed.run(source, topology, topology.ranks, params, sizes, late, compiled=compiled, whole=whole)
+            found = streamed.run(
+                RoutedParts(source, topology, topology.ranks, params), sizes, late, compiled=compiled, whole=whole
+            )
             ways[found.shortcut if found else "none"] += 1
             if found:
                 assert found.makespan_ps == done.makespan_ps, (source.name, source.n, params)
@@ -196,39 +197,10 @@ def test_what_is_remembered_has_room_for_any_schedule() -> None:
     topology = full_mesh(20, Link(50 * GB_PER_S, latency_ps=500_000))
     params = Params(sharing="fifo", o_send=1000)
     sizes = streamed.loop_sizes(source, 20_000, 1, 0)
-    found = streamed.run(source, topology, topology.ranks, params, sizes)
+    found = streamed.run(RoutedParts(source, topology, topology.ranks, params), sizes)
     whole = event.run(bind(source.schedule(), topology, topology.ranks, params, 20_000))
     assert found is not None
     assert found.makespan_ps == whole.makespan_ps
-
-
-def test_ties_are_not_folded() -> None:
-    """Where two ranks at the same place of their lists send to one, the order of a tie is that of their numbers, which
-    does not go round: refused. At different places the same is folded."""
-    n, link = 12, Link(50 * GB_PER_S, latency_ps=500_000)
-    rank = np.arange(n)
-    to = np.where(rank % 2 == 0, rank + 3, rank + 2) % n
-    tied = simcoll.send(rank, to, rank % 2)
-    apart = simcoll.send([*rank[1::2], *rank], [*(rank[1::2] + 1) % n, *to], [*(rank[1::2] * 0 + 2), *rank % 2])
-    for step, folds in ((tied, False), (apart, True)):
-        source = StreamedSchedule("all_reduce", "own", n, 3, lambda step=step: [step], rotation=Rotation(2, 0, 1))  # type: ignore[misc]
-        assert source.rotation is not None
-        assert source.rotation.holds(source.parts(), "ranks", n, 3)
-        assert (fold(source, star(n, link), [f"h{r}" for r in rank]) is not None) == folds
-
-
-@pytest.mark.parametrize("entry", TURNING[:3], ids="/".join)
-def test_routes_are_compared_by_pieces_before_folding(entry: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few routes are looked at together, as many ranks stand for 12 on a star whose even links are slower."""
-    n, slow = 12, Link(40 * GB_PER_S, latency_ps=500_000)
-    own = {ends: slow for r in range(0, n, 2) for ends in ((f"h{r}", "switch"), ("switch", f"h{r}"))}
-    kept = []
-    for rows in (numpy_helpers.AT_ONCE, 1, 5):
-        monkeypatch.setattr(numpy_helpers, "AT_ONCE", rows)
-        topology = star(n, Link(50 * GB_PER_S, latency_ps=500_000), own)
-        found = fold(stream(*entry, n), topology, topology.ranks)
-        kept.append(found and (found.schedule.n, found.devices, found.bandwidths.tolist(), found.latencies.tolist()))
-    assert kept[0] is not None and kept[1:] == kept[:1] * 2
 
 
 @pytest.mark.parametrize(
@@ -244,38 +216,9 @@ def test_a_large_ring_has_its_closed_form(fabric: str, links: int, n: int, shari
     })  # fmt: skip
     (row,) = simcoll.run(points)
     assert row["time_ps"] == 2 * (n - 1) * (links * 500_000 + (64 << 20) // n * 20)
-    assert (row["engine"], row["shortcut"]) == ("fast", "fold" if sharing == "fifo" else "affine")
+    assert (row["engine"], row["shortcut"]) == ("fast", "affine")
     assert row["messages"] == 2 * n * (n - 1)
     assert row["bytes_per_rank"] == 2 * (n - 1) * (64 << 20) // n
-
-
-@BATCHES
-def test_few_ranks_stand_for_all(batch: int) -> None:
-    """Where a schedule and its network are folded, the few take as long as all; a star with one unequal link is not."""
-    rng, folded = random.Random(batch), 0
-    for _ in range(100):
-        entry = rng.choice(TURNING)
-        n = rng.choice([4, 6, 8, 9, 12, 16])
-        link = Link(50 * GB_PER_S, latency_ps=rng.choice([1, 500_000]))
-        topology = rng.choice([star, full_mesh, lambda n, link: two_level(n, link, 2)])(n, link)
-        source = stream(*entry, n)
-        found = fold(source, topology, topology.ranks)
-        if found:
-            folded += 1
-            given = {**_params(rng), "channels": rng.choice([0, 1]), "sharing": "fifo"}
-            few, all_ = (
-                fast.run(bind(schedule, network, devices, Params(**given), source.n_chunks * 1000), compiled=False)
-                for schedule, network, devices in (
-                    (found.schedule, found, found.devices),
-                    (source.schedule(), topology, topology.ranks),
-                )
-            )
-            assert few is not None
-            assert all_ is not None
-            assert few.makespan_ps == all_.makespan_ps
-        unequal = star(n, link, {("h1", "switch"): Link(50 * GB_PER_S, latency_ps=500_001)})
-        assert fold(source, unequal, unequal.ranks) is None
-    assert folded >= 15
 
 
 def test_shortcuts_can_be_switched_off() -> None:
@@ -311,7 +254,9 @@ def test_the_clock_of_a_stream_has_an_end() -> None:
         for compiled in (False, True) if have_numba() else (False,):
             with pytest.raises(InputError, match="53 days"):
                 sizes = [np.full(64, 10**6)]
-                streamed.run(source, topology, topology.ranks, Params(), sizes, compiled=compiled, whole=whole)
+                streamed.run(
+                    RoutedParts(source, topology, topology.ranks, Params()), sizes, compiled=compiled, whole=whole
+                )
 
 
 # --- steps that are given once ---

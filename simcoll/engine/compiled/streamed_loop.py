@@ -63,16 +63,19 @@ class StreamLoop(NamedTuple):
 class StreamState(NamedTuple):
     """The state that later steps depend on. By channel: when it is `free`, and when its last transfer `began`. By link,
     by receive side: when it is free, and when its last request came. By connection: its last `ends`, and how many
-    messages it `used`. `clock`: the latest end, the latest end of earlier steps, and the number of the step."""
+    messages it `used`. `clock`: the latest end, the latest end of earlier steps, and the step's number. Results, or empty
+    columns: when the first head came to each link (`first_link`), and when each participant is `done`."""
 
     free: Any
     began: Any
     free_link: Any
+    first_link: Any
     last_link: Any
     free_side: Any
     last_side: Any
     ends: Any
     used: Any
+    done: Any
     clock: Any
 
 
@@ -135,7 +138,7 @@ def play(
     src, src_slot, dst, dst_slot, base, reduce, hop, links, connection = rows
     times, span, shift = turns
     latency, table, sizes, rates, o_send, o_recv, caps, gammas, nbytes, channels, offset, g, slots, barrier, fair = loop
-    free, began, free_link, last_link, free_side, last_side, ends, used, clock = state
+    free, began, free_link, first_link, last_link, free_side, last_side, ends, used, done, clock = state
     keys, when, made, width, n_slots = memory
     rate_of, width_of = rates[1:], rates[0]
     for _ in range(times):
@@ -182,6 +185,8 @@ def play(
                     if head < last_link[link]:
                         return OUT_OF_ORDER
                     last_link[link] = head
+                    if len(first_link):
+                        first_link[link] = min(first_link[link], head)
                     s = table[size * width_of + rate_of[link]]
                     begin = max(head, free_link[link])
                     free_link[link] = begin + s
@@ -222,6 +227,8 @@ def play(
             else:
                 complete = max(arrive, when[at]) if reduce[r] or made[at] == clock[2] else arrive
             keys[at], when[at], made[at] = dst_slot[r], complete, clock[2]
+            if len(done):
+                done[p], done[q] = max(done[p], gone), max(done[q], complete)
         turn(src_slot, base, span, shift)
         turn(dst_slot, base, span, shift)
     return DONE
