@@ -63,8 +63,8 @@ class StreamLoop(NamedTuple):
 class StreamState(NamedTuple):
     """The state that later steps depend on. By channel: when it is `free`, and when its last transfer `began`. By link,
     by receive side: when it is free, and when its last request came. By connection: its last `ends`, and how many
-    messages it `used`. `clock`: the latest end, the latest end of earlier steps, and the step's number. Results, or empty
-    columns: when the first head came to each link (`first_link`), and when each participant is `done`."""
+    messages it `used`. `clock`: the latest end, the latest end of earlier steps, and the step's number. Results, or
+    empty columns: when the first head came to each link (`first_link`), and when each participant is `done`."""
 
     free: Any
     began: Any
