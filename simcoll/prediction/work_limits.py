@@ -17,7 +17,6 @@ from simcoll.schedule import algorithms, registry
 from simcoll.schedule.registry import Groups
 from simcoll.schedule.schedule import StreamedSchedule
 from simcoll.topology.topology_builder import described, leaf_width, nodes_of
-from simcoll.topology.topology_keys import Spread
 from simcoll.units import format_count
 
 FEW: Final = 256, 1024  # rank counts from which growth is extrapolated: squares, as group sizes are square roots
@@ -69,7 +68,7 @@ def check_work(scenario: Scenario) -> None:
         check_memory(found.transfers * BYTES, f"{said}{format_count(found.transfers)} transfers", CURE, key)
     check_memory(found.largest * ROW_BYTES, f"{said}{format_count(found.largest)} messages of one step", CURE, key)
     check_steps(0, found.rows, key)
-    check_steps(_one_by_one(scenario, make(ranks)) * found.transfers, key=key)
+    check_steps(_loops(scenario, make(ranks)) * found.transfers, key=key)
 
 
 def _check_meeting(scenario: Scenario, transfers: int, ranks: int) -> None:
@@ -125,16 +124,12 @@ def _counted(source: StreamedSchedule) -> ScheduleWork:
     return ScheduleWork(transfers, rows, largest)
 
 
-def _one_by_one(scenario: Scenario, source: StreamedSchedule) -> int:
-    """Return the number of loops whose transfers the engine computes one by one; 0 if a few ranks may stand for all."""
-    params, link = scenario.params(), scenario.topology.link
+def _loops(scenario: Scenario, source: StreamedSchedule) -> int:
+    """Return the number of loops over the buffer; 1 if the size cannot be divided, which the run reports."""
     try:
-        (held,) = loop_sizes(source, scenario.nbytes, scenario.itemsize, 0)
+        return len(loop_sizes(source, scenario.nbytes, scenario.itemsize, scenario.params().chunk))
     except SimcollError:
-        return 0
-    late, drawn = any((scenario.arrivals or {}).values()), link is not None and isinstance(link.bandwidth, Spread)
-    most, plain = int(held.max()), params.channels <= 1 and params.blocking == "no"
-    return 0 if plain and not late and not drawn and held.min() == most else -(-most // (params.chunk or most or 1))
+        return 1
 
 
 def _maker(scenario: Scenario, ranks: int) -> Callable[[int], StreamedSchedule] | None:
