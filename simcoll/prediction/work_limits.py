@@ -33,8 +33,8 @@ CURE: Final = "ask for fewer ranks"
 
 
 class ScheduleWork(NamedTuple):
-    """The size of a schedule: its transfers; the rows of all its parts, where a repeated step counts once; those of its
-    largest part. A row here moves one slot (`by_slot`)."""
+    """The size of a schedule in rows, each of which moves one slot (`by_slot`): the rows of all its transfers; those of
+    all its parts, where a repeated step counts once; those of its largest part. Dependences are found slot by slot."""
 
     transfers: int
     rows: int
@@ -48,12 +48,12 @@ def check_work(scenario: Scenario) -> None:
     if ranks <= FEW[1] or (make := _maker(scenario, ranks)) is None:
         return
     try:
-        # `whole`: no shortcut may run the schedule part by part. Messages of several chunks do not stream, nor do those
-        # of kernels, which have a channel for each peer, unless ranks have a single peer.
+        # `whole`: no shortcut may run the schedule part by part. Kernels have a channel for each peer, and only ranks
+        # with a single peer can be replayed so.
         plainly = scenario.engine == "event" or scenario.shortcuts == "off" or scenario.weights is not None
         some = make(FEW[0])
-        of_all = not some.single or (scenario.executed_by is not None and not has_single_peers(some))
-        whole = plainly or bool(scenario.striking) or of_all
+        several = scenario.executed_by is not None and not has_single_peers(some)
+        whole = plainly or bool(scenario.striking) or several
         found = grown(make, ranks)
         light = ranks <= SMALL and not whole
         few = found.rows <= COUNTED
@@ -120,7 +120,7 @@ def _counted(source: StreamedSchedule) -> ScheduleWork:
     transfers, rows, largest = 0, 0, 0
     for part in source.make():  # parts are made one by one and dropped at once
         moved = int(part.first.count.sum())
-        transfers, rows, largest = transfers + part.transfers, rows + moved, max(largest, moved)
+        transfers, rows, largest = transfers + moved * part.steps, rows + moved, max(largest, moved)
     return ScheduleWork(transfers, rows, largest)
 
 

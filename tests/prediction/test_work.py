@@ -148,9 +148,10 @@ def test_a_longest_time_that_is_none_is_one_clear_error(value: str, monkeypatch:
 
 
 def counted(source: StreamedSchedule) -> ScheduleWork:
-    """The work of a schedule that is made: its transfers, and rows slot by slot."""
-    rows = [part.by_slot().rows for part in source.parts()]
-    return ScheduleWork(source.transfers, sum(rows), max(rows, default=0))
+    """The work of a schedule that is made, slot by slot."""
+    parts = [part.by_slot() for part in source.parts()]
+    rows = [part.rows for part in parts]
+    return ScheduleWork(sum(part.rows * part.steps for part in parts), sum(rows), max(rows, default=0))
 
 
 QUICK = {
