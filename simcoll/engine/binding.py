@@ -20,10 +20,11 @@ from simcoll.config.machine_limits import check_memory, memory
 from simcoll.config.numpy_helpers import Sets, distinct
 from simcoll.engine._dependencies import Edges, Versions, ahead, inherited, numbered, origins, versions
 from simcoll.engine.program import Memo, Program, ProgramRoutes, program_order
-from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, RoutedNetwork, dependencies, piece_bytes
+from simcoll.engine.timing_model import NONE, Dependencies, Index, Params, dependencies, piece_bytes
 from simcoll.errors import Diagnostic, InputError, TopologyError
 from simcoll.schedule.collectives import collective, weights_of
 from simcoll.schedule.schedule import AnySchedule, Schedule, StreamedSchedule
+from simcoll.topology.graph import Topology
 
 BYTES: Final = 350  # of memory for each transfer of a running program; 270 to 380 depending on the hops of its route
 MOVED: Final = 230  # bytes of memory for each slot that transfers of several slots move
@@ -55,7 +56,7 @@ def written_out(source: AnySchedule) -> Schedule:
 
 def bind(
     schedule: Schedule,
-    network: RoutedNetwork,
+    network: Topology,
     devices: Sequence[str],
     params: Params,
     nbytes: int,
@@ -79,13 +80,13 @@ def bind(
     # A frame holds its schedule, so no other schedule can get the same id.
     apart = loops * transfers < LONG  # of a long schedule only the last frame is cached
     where = (id(schedule), tuple(devices), network.layout, apart and loops, params.channels, params.channels_by)
-    frame = _FRAMES.known(where) if network.layout is not None else None
+    frame = _FRAMES.known(where)
     if frame is not None and frame.program.loops != loops:
         _FRAMES.drop(where)
         frame = None
     if frame is None:
         frame = _framed(schedule, network, devices, replace(params, slots=0), loops)
-        if network.layout is not None and loops * transfers <= _FRAMES.most // 3:
+        if loops * transfers <= _FRAMES.most // 3:
             _FRAMES.keep(where, frame)
     sizes, kind, memo = frame.sized(held, piece)
     own = {
@@ -223,7 +224,7 @@ class _Frame:
 _FRAMES: Final[LruCache[_Frame]] = LruCache(memory() // SHARE // FRAMED, lambda frame: len(frame.program))
 
 
-def _framed(schedule: Schedule, network: RoutedNetwork, devices: Sequence[str], params: Params, loops: int) -> _Frame:
+def _framed(schedule: Schedule, network: Topology, devices: Sequence[str], params: Params, loops: int) -> _Frame:
     found = versions(schedule)
     whole = waits = Dependencies(*found[:3])
     src, dst, own = (column[schedule.heads] for column in (schedule.src, schedule.dst, schedule.route))
@@ -260,7 +261,7 @@ class Columns(NamedTuple):
 def assemble(
     schedule: Schedule,
     params: Params,
-    network: RoutedNetwork,
+    network: Topology,
     routes: ProgramRoutes,
     columns: Columns,
     arrivals: Mapping[int, int] | None = None,
@@ -308,7 +309,7 @@ def _came(schedule: Schedule, arrivals: Mapping[int, int] | None) -> NDArray[np.
     return came
 
 
-def _of_what_is_left(program: Program, left: Index, network: RoutedNetwork, slots: int) -> Program:
+def _of_what_is_left(program: Program, left: Index, network: Topology, slots: int) -> Program:
     """Return the program with only the transfers numbered `left`. All others have no bytes left in their loop."""
     schedule, params = program.schedule, replace(program.params, slots=slots)
     kept = program.rows.taken(left)
@@ -425,9 +426,7 @@ def _channel_numbers(schedule: Schedule, loops: int, params: Params, routes: Pro
     return ((loop * np.int64(schedule.n_chunks) + schedule.src_slot[origin]) % channels).astype(np.int32)
 
 
-def _routes(
-    src: Index, dst: Index, way: Index, ways: int, network: RoutedNetwork, devices: Sequence[str]
-) -> ProgramRoutes:
+def _routes(src: Index, dst: Index, way: Index, ways: int, network: Topology, devices: Sequence[str]) -> ProgramRoutes:
     if ways < len(way):  # else each transfer has its own route, in this order
         some = np.empty(ways, np.int32)
         some[way] = np.arange(len(way), dtype=np.int32)  # one transfer of each route
@@ -440,7 +439,7 @@ def _routes(
 
 
 def _own_routes(
-    schedule: Schedule, src: Index, dst: Index, own: Index, network: RoutedNetwork, devices: Sequence[str]
+    schedule: Schedule, src: Index, dst: Index, own: Index, network: Topology, devices: Sequence[str]
 ) -> ProgramRoutes:
     """Return the routes of which some are the schedule's own (`own`, (ways,): their indices, or −1). Raises
     TopologyError if a route does not lead from its sender's device to its receiver's over links that there are."""

@@ -15,7 +15,8 @@ from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.run import StreamedProgram
 from simcoll.engine.timeline import CallEnds, CallSums
-from simcoll.engine.timing_model import Params, RoutedNetwork
+from simcoll.engine.timing_model import Params
+from simcoll.topology.graph import Topology
 
 LONG: Final = 2_000_000  # transfers; a shorter call is bound in some seconds
 
@@ -43,7 +44,7 @@ class CallProgram:
         return self._looped.one if self._looped else self.program
 
     @property
-    def network(self) -> RoutedNetwork:
+    def network(self) -> Topology:
         """The network of the call: its links, with the bandwidths and latencies that the call finds there."""
         return self.whole.network
 

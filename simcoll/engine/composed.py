@@ -21,7 +21,8 @@ from simcoll.config.numpy_helpers import Array, Numbers
 from simcoll.engine.call_program import CallProgram
 from simcoll.engine.joined_program import Operation
 from simcoll.engine.timeline import CallEnds
-from simcoll.engine.timing_model import NEVER, NONE, RoutedNetwork
+from simcoll.engine.timing_model import NEVER, NONE
+from simcoll.topology.graph import Topology
 
 _EMPTY: Final = np.zeros(0, np.int64)
 _NOWHERE: Final = np.zeros(0, bool)
@@ -65,7 +66,7 @@ def composed_ps(
     operations: Sequence[Operation],
     calls: Sequence[CallProgram | None],
     n: int,
-    network: RoutedNetwork,
+    network: Topology,
     durations: Sequence[int | Numbers] | None = None,
 ) -> int | None:
     """Return the time in ps of a plan of `operations` on `n` ranks; None if calls delay each other on a link or cannot
@@ -243,7 +244,7 @@ class _Composition:
         return True
 
 
-def _apart(calls: Sequence[CallProgram | None], network: RoutedNetwork) -> bool:
+def _apart(calls: Sequence[CallProgram | None], network: Topology) -> bool:
     """Return whether calls may run separately: with `fifo` sharing, without barriers or blocking sends, and on the same
     links as `network`."""
     bound = list({id(call): call for call in calls if call is not None}.values())

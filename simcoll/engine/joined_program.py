@@ -12,9 +12,10 @@ from simcoll.config.numpy_helpers import Array
 from simcoll.engine._dependencies import Edges
 from simcoll.engine.binding import check_room
 from simcoll.engine.program import Program, ProgramRoutes, Tasks, grouped
-from simcoll.engine.timing_model import NONE, Index, Params, RoutedNetwork
+from simcoll.engine.timing_model import NONE, Index, Params
 from simcoll.errors import Diagnostic, InputError
 from simcoll.schedule.schedule import COLUMNS, Schedule
+from simcoll.topology.graph import Topology
 
 EMPTY: Final = np.zeros(0, np.int32)
 
@@ -35,7 +36,7 @@ class Operation(NamedTuple):
     stream: str | None = None
 
 
-def join(operations: Sequence[Operation], n: int, network: RoutedNetwork) -> Program:
+def join(operations: Sequence[Operation], n: int, network: Topology) -> Program:
     """Return one program of all `operations` on `n` ranks, with their transfers in the order of the operations.
 
     The programs of operations may be bound to networks with other bandwidths and latencies than `network`. Links with
@@ -85,7 +86,7 @@ class _LinkViews:
     bandwidths and latencies for all links; programs with equal values share a view. `at` holds for each program,
     (links,), the index of each of its links in the joined columns."""
 
-    def __init__(self, bound: Sequence[Program], network: RoutedNetwork):
+    def __init__(self, bound: Sequence[Program], network: Topology):
         number = {name: i for i, name in enumerate(network.link_names)}
         for program in bound:
             for name in program.link_names if program.link_names is not network.link_names else ():

@@ -22,8 +22,9 @@ from simcoll.engine.binding import bind, written_out
 from simcoll.engine.looped import LoopedProgram
 from simcoll.engine.program import Program
 from simcoll.engine.timeline import Timeline, Totals
-from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes
+from simcoll.engine.timing_model import NEVER, Params, piece_bytes
 from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
+from simcoll.topology.graph import Topology
 
 MOST_HELD: Final = 100_000  # transfers; longer schedules stay streams, and by default keep no timeline
 LOOPED_BYTES: Final = 15  # of memory for each transfer of a loop: its time, a count of what it waits for, its state
@@ -71,7 +72,7 @@ class StreamedProgram:
     """A schedule or stream of steps that may be too long to bind at once, with the arguments of `bind`."""
 
     stream: AnySchedule
-    network: RoutedNetwork
+    network: Topology
     devices: Sequence[str]
     params: Params
     nbytes: int

@@ -19,11 +19,12 @@ from simcoll.config.numba_loader import WORTH_COMPILING, compile_kernel
 from simcoll.config.numpy_helpers import Array, distinct
 from simcoll.engine.compiled import streamed_loop
 from simcoll.engine.timeline import CallEnds, CallSums, Totals
-from simcoll.engine.timing_model import NEVER, Params, RoutedNetwork, piece_bytes, service_ps, too_late
+from simcoll.engine.timing_model import NEVER, Params, piece_bytes, service_ps, too_late
 from simcoll.errors import wrong
 from simcoll.schedule.collectives import collective, cut
 from simcoll.schedule.schedule import AnySchedule, StreamedSchedule
 from simcoll.schedule.steps import Repeat, StepPattern
+from simcoll.topology.graph import Topology
 from simcoll.units import format_count
 
 CHEAP: Final = 1000  # about how many times faster a row runs in a column than alone, without numba
@@ -45,7 +46,7 @@ class RoutedParts:
     """The parts (steps and repeats) of a stream with their routes. Routes are found once if the stream caches its
     parts, else again on each pass."""
 
-    def __init__(self, stream: StreamedSchedule, network: RoutedNetwork, devices: Sequence[str], params: Params):
+    def __init__(self, stream: StreamedSchedule, network: Topology, devices: Sequence[str], params: Params):
         self.stream, self.network, self.devices, self.params = stream, network, devices, params
         self._connections: dict[int, int] = {}
 
@@ -205,7 +206,7 @@ def loop_sizes(stream: AnySchedule, nbytes: int, itemsize: int, chunk: int) -> l
     return [np.full_like(held, piece)] * whole + [np.clip(held - k * piece, 0, piece) for k in range(whole, loops)]
 
 
-def _fits(stream: StreamedSchedule, network: RoutedNetwork, params: Params, sizes: Sequence[Array]) -> bool:
+def _fits(stream: StreamedSchedule, network: Topology, params: Params, sizes: Sequence[Array]) -> bool:
     """Return whether the stream can be replayed. Loops must run one after the other and send every row. Each row must
     be a transfer of one slot. There must be no in-network agents, blocking sends or dead links. Sizes must be equal or
     belong to slots."""

@@ -15,9 +15,9 @@ Times are rounded in `service_ps` only, and where the rate of a flow changes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,32 +59,6 @@ class Params:
     channel_bandwidth: int = 0
     barrier: bool = False
     blocking: Blocking = "no"
-
-
-class RoutedNetwork(Protocol):
-    """The part of a topology that engines use: links numbered densely, and routes over them."""
-
-    @property
-    def bandwidths(self) -> Index:
-        """Bandwidth of each link in B/s; 0 if the link is down."""
-
-    @property
-    def latencies(self) -> Index:
-        """Latency of each link in ps, at least 1."""
-
-    @property
-    def layout(self) -> Hashable:
-        """A key that is equal for networks with equal routes (for caches); None if there is no such key."""
-
-    @property
-    def link_names(self) -> Sequence[str]:
-        """The name of each link, for messages."""
-
-    def route(self, src: str, dst: str) -> tuple[int, ...]:
-        """Return the links from `src` to `dst`; from a device to itself, its memory link, if it has one."""
-
-    def routes(self, devices: Sequence[str], src: Index, dst: Index) -> tuple[Index, Index]:
-        """Return routes from `devices[src[i]]` to `devices[dst[i]]`: where each begins, (pairs + 1,), and all links."""
 
 
 def service_ps(nbytes: int, bandwidth: int) -> int:
