@@ -112,15 +112,15 @@ def lower_bound(
     kind = "latency" if found == latency else "cuts"
     if not (small and plain):
         return LowerBound(found, kind)
+    if name == "all_reduce" and not (reducing or schedule.agents):
+        halves = [_once(_exact, topology, half, places, 0) for half in ("reduce_scatter", "all_gather")]
+        if sum(half.time_ps(nbytes) for half in halves) <= found + 1 and kind == "cuts":
+            return LowerBound(found, "lp")  # reached by trees, if switches pass on as much as they get
     if name in (synthesize.COLLECTIVES if solving else BY_CUT):
         find = _optimum if solving else _exact
         exact, grain = _once(find, topology, name, places, schedule.root), schedule.n * itemsize
         least = exact.time_ps(nbytes // grain * grain)  # ranks' parts differ by an element else
         return LowerBound(max(found, least), exact.kind if exact.time_ps(nbytes) >= found else kind)
-    if name == "all_reduce" and not (reducing or schedule.agents):
-        halves = [_once(_exact, topology, half, places, 0) for half in ("reduce_scatter", "all_gather")]
-        if sum(half.time_ps(nbytes) for half in halves) <= found + 1 and kind == "cuts":
-            return LowerBound(found, "lp")  # reached by trees, if switches pass on as much as they get
     return LowerBound(found, kind)
 
 
