@@ -49,16 +49,23 @@ def options(
     plan, its number of pieces, the schedule, and the scenario that names it. Those estimated at more than LONGER times
     the least are left out."""
     found = plans(scenario, topology, max_trees)
-    if load_profile(scenario.profile).bound:  # the schedule itself has what this profile would search for
+    bound = load_profile(scenario.profile).bound
+    if bound:  # the schedule itself has what this profile would search for
         given = scenario.model.model_dump(exclude_none=True)
         scenario = scenario.model_copy(
             update={"model": scenario.model.model_copy(update={"copies": 1} | BY_PORT | given)}
         )
-    tried = [(plan, count) for plan in found for count in _counts(plan, scenario.nbytes)]
-    least = min(plan.time_ps(scenario.nbytes, count) for plan, count in tried)
-    kept = [(plan, count) for plan, count in tried if plan.time_ps(scenario.nbytes, count) <= LONGER * least]
+    served = [plan for plan in found if len(plan.graph.agents) and not bound]  # not all kernels can use them
+    kept = [one for group in (served, [each for each in found if each not in served]) for one in _kept(group, scenario)]
     made = [(plan, count, plan.schedule(count)) for plan, count in kept]
     return [(*each, scenario.model_copy(update={"algorithm": MadeSchedule.of(each[2])})) for each in made]
+
+
+def _kept(plans: Sequence[Plan], scenario: Scenario) -> list[tuple[Plan, int]]:
+    """Return plans and numbers of pieces that are estimated at up to LONGER times the least."""
+    tried = [(plan, count) for plan in plans for count in _counts(plan, scenario.nbytes)]
+    times = [plan.time_ps(scenario.nbytes, count) for plan, count in tried]
+    return [one for one, time_ps in zip(tried, times, strict=True) if time_ps <= LONGER * min(times)]
 
 
 def _counts(plan: Plan, nbytes: int) -> Sequence[int]:
