@@ -178,3 +178,12 @@ def test_a_file_names_switches_by_its_routes(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["agents"] == made.schedule.agents
     (row,) = simcoll.run(keys, topology=clos(2, 2, 1, 50, 100, ""))
     assert row["status"].startswith("refused: ") and "that can reduce" in row["status"]
+
+
+@pytest.mark.thorough
+def test_kernels_that_cannot_add_in_switches_get_another_schedule() -> None:
+    """NVSwitches add what a kernel of one node loads. Between nodes schedules do without."""
+    keys = {"collective": "all_reduce", "size": "1 MiB", "algorithm": "synthesized"}
+    rows = [simcoll.run(keys, topology={"system": "hgx-h100", "nodes": nodes})[0] for nodes in (1, 2)]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    assert [row["protocol"] == "pull" for row in rows] == [True, False]
