@@ -138,7 +138,7 @@ def test_a_dump_is_a_workload(tmp_path: Path, buffer: int) -> None:
     text = plan.read_text()
     calls = [line.split()[1] for line in text.splitlines() if "collective:" in line]
     assert calls == ["all_reduce", "all_gather", "send_recv", "all_reduce"]
-    sizes = [line.split()[1] for line in text.splitlines() if "size:" in line]
+    sizes = [line.split()[1] for line in text.splitlines() if line.split()[0] == "size:"]
     assert sizes == [str(2 << 20), str(4 * 2 << 18), str(2 * 4096), str(2 << 24)]
     row = simcoll("run", plan, "--json").json["points"][0]
     assert row["status"] == "ok"
