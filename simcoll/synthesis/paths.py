@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 CHUNKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 21, 24, 28, 30, 32, 36, 40, 42, 48, 60, 64)
+MOST_EXACT: Final = 512  # chunks or trees for the whole optimum: ratios of odd rates need more than memory holds
 
 
 @dataclass(frozen=True)
@@ -44,28 +45,30 @@ def _path(graph: FlowGraph, way: Way, first: int, count: int) -> Path:
     return Path(stops[0], stops[-1], first, count, stops, ways)
 
 
-def of_flow(graph: FlowGraph, root: int, rate: Fraction) -> tuple[list[Path], int]:
-    """Return the paths of a scatter at `rate` to each rank, in units of the graph, and the chunks of each rank."""
+def of_flow(graph: FlowGraph, root: int, rate: Fraction, most: int) -> tuple[list[Path], int]:
+    """Return the paths of a scatter at `rate` to each rank, in units of the graph, and the chunks of each rank: as many
+    as the rate needs, or if this is more than `most` (0: MOST_EXACT), the number that loses least."""
     each, n = rate.numerator, graph.n
     flows = Flows(len(graph.names), graph.tails, graph.heads)
     flows.capacity[: flows.edges] = graph.capacity * rate.denominator
     others = np.delete(graph.ranks, root)
     flows.capacity[flows.to_sink(others)] = each
     flows.flow(int(graph.ranks[root]), flows.sink, each * (n - 1))
-    residual, paths = _residual(graph, flows.carried().astype(float)), list[Path]()
+    residual, shares = _residual(graph, flows.carried().astype(float)), list[list[tuple[Way, float]]]()
     # farthest ranks last: a path to a near rank never takes what only a far rank can use, as flows end where they must
     for rank in others.tolist():
-        need, first = each, 0
+        found, need = list[tuple[Way, float]](), float(each)
         while need:
             way, some = _taken(residual, int(graph.ranks[root]), rank, need)
-            paths.append(_path(graph, way, first, int(some)))
-            need, first = need - int(some), first + int(some)
-    return paths, each
+            found.append((way, some / each))
+            need -= some
+        shares.append(found)
+    return _in_chunks(graph, shares, CHUNKS if each > (most or MOST_EXACT) else (each,), most)
 
 
 def of_all_pairs(graph: FlowGraph, flows: list[Floats], most: int) -> tuple[list[Path], int]:
     """Return paths of an all_to_all, as the flows of each rank's data divide them, and the number of chunks of a pair's
-    data. Shares are rounded to whole chunks: to as many as lose least, at most `most` (0: as in CHUNKS)."""
+    data, at most `most` (0: as in CHUNKS)."""
     shares: list[list[tuple[Way, float]]] = []
     for rank, flow in enumerate(flows):
         left = np.maximum(flow, 0)
@@ -84,7 +87,15 @@ def of_all_pairs(graph: FlowGraph, flows: list[Floats], most: int) -> tuple[list
                 found.append((way, some / need))
                 missing -= some
             shares.append(found)
-    options = [(_loss(graph, shares, each), each) for each in CHUNKS if not most or each <= most]
+    return _in_chunks(graph, shares, CHUNKS, most)
+
+
+def _in_chunks(
+    graph: FlowGraph, shares: list[list[tuple[Way, float]]], numbers: Iterable[int], most: int
+) -> tuple[list[Path], int]:
+    """Return the paths with shares rounded to whole chunks, and how many chunks a pair's data have: of the `numbers` up
+    to `most` (0: all) the one that loses least."""
+    options = [(_loss(graph, shares, each), each) for each in numbers if not most or each <= most]
     least = min(loss for loss, _ in options)
     each = next(each for loss, each in options if loss <= least * 1.005)
     paths = list[Path]()

@@ -23,7 +23,7 @@ from simcoll.synthesis.bounds import BY_CUT, TURNED, Bound, by_cut
 from simcoll.synthesis.flow_graph import FlowGraph, Flows, Integers
 from simcoll.synthesis.linear_programs import Floats
 from simcoll.synthesis.packing import Tree, pack
-from simcoll.synthesis.paths import Path, QuickestWays, of_all_pairs, of_flow
+from simcoll.synthesis.paths import MOST_EXACT, Path, QuickestWays, of_all_pairs, of_flow
 from simcoll.synthesis.splitting import Way, Ways, without_switches
 from simcoll.topology.graph import Topology
 
@@ -36,7 +36,6 @@ MOST_RANKS: Final = 64  # behind switches, which are removed by tens of thousand
 FINEST: Final = 20_000  # largest common denominator of a linear program's solution
 MOST_TREES: Final = 64  # of one root, if a solution's fractions are too fine
 GOOD: Final = 0.995  # share of the optimum with which more trees are not tried
-MOST_EXACT: Final = 512  # of one root for the whole optimum: ratios of odd rates need millions, which no memory holds
 
 
 class Move(NamedTuple):
@@ -240,7 +239,7 @@ def _moves(
     n, turned = graph.n, collective in TURNED
     spreading = TURNED.get(collective, collective)
     if spreading == "scatter":
-        paths, each = of_flow(graph.reversed if turned else graph, root, bound.rate / n / graph.unit)
+        paths, each = of_flow(graph.reversed if turned else graph, root, bound.rate / n / graph.unit, most)
         moves = [move for path in paths for move in _along(path, each, turned)]
         return moves, max(len(path.ways) for path in paths), len(paths), n * each
     if collective == "all_to_all":
@@ -373,7 +372,7 @@ def _divided(graph: FlowGraph, shares: Floats, widths: list[Floats], most: int, 
         rates = [by_cut(name, graph).rate / graph.n / graph.unit for name in ("all_gather", "reduce_scatter")]
         k = math.lcm(*(rate.numerator for rate in rates))
         parts = {rate: graph.capacity * int(k / rate) for rate in rates}
-        plain = [(np.full(graph.n, k), [parts[rate] for rate in rates])] * (not most or k <= most)
+        plain = [(np.full(graph.n, k), [parts[rate] for rate in rates])] * (k <= (most or MOST_EXACT))
         after = graph.n * graph.unit / sum((1 / rate for rate in rates), Fraction())
     exact = _exact(graph, shares, widths, most)
     yield from exact

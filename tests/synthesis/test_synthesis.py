@@ -205,6 +205,18 @@ def test_what_cannot_be_is_refused() -> None:
         plan_of("all_gather", topology, ["0", "0"])
 
 
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_odd_rates_need_few_chunks(collective: str) -> None:
+    """Where the optimum divides data into thousands of parts, a schedule has a few chunks of each rank, and loses
+    little."""
+    rates = [10007, 10009, 9973, 10037]
+    links = {(str(i), str((i + 1) % 4)): rate for i, rate in enumerate(rates)}
+    topology, places = network(links | {(v, u): rate for (u, v), rate in links.items()}), list("0123")
+    plan = plan_of(collective, topology, places)
+    simcoll.prove(plan.schedule(1), "full")
+    assert plan.chunks <= 4 * 512 and plan.loss < 0.01
+
+
 def test_small_sizes_take_few_steps() -> None:
     """A small all_reduce on a star takes two steps."""
     topology, _ = of(next(oracle for oracle in ORACLES if oracle["name"] == "star8"))
