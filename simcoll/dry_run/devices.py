@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from simcoll.dry_run import torch_private
 from simcoll.dry_run.recorder import RECORDER, Event, Stream
+from simcoll.dry_run.torch_private import FakeTensor
 
 DROPOUT_AT: Final = {  # attention -> place of its dropout, with which the CPU has no kernel for the whole of it
     "scaled_dot_product_attention": 4, "multi_head_attention_forward": 10,
@@ -39,6 +40,8 @@ class OnCpu(TorchFunctionMode):  # type: ignore[misc]
             return args[0]
         if name == "__format__" and RECORDER.fake and not args[0].dim():
             return format(args[0].item(), args[1])
+        if name == "data_ptr" and isinstance(args[0], FakeTensor):  # 0 for all; accelerate tells parameters apart by it
+            return id(args[0].untyped_storage())
         if name == "chunk" and _many(args, kwargs):
             return _chunks(func, *args, **kwargs)
         if func is torch.device:

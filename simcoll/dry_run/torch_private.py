@@ -195,7 +195,7 @@ def pretend(rank: int, world: int, started: Callable[[], None]) -> None:
         return dist.Backend(asked[-1])
 
     dist.get_backend = get_backend
-    own = {"init_process_group": init_process_group, "new_group": new_group}
+    own = {"init_process_group": init_process_group, "new_group": new_group, "is_nccl_available": lambda: True}
     for module in (dist, dist.distributed_c10d, sys.modules["torch.distributed.device_mesh"]):
         for name, function in own.items():
             if hasattr(module, name):

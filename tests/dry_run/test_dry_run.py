@@ -203,6 +203,33 @@ LARGE = f"{BEGIN}torch.empty(2**27)\n"
 
 @torch_needed
 @pytest.mark.ranks
+def test_tensors_without_memory_have_addresses_of_their_own(tmp_path: Path) -> None:
+    """A library may tell parameters apart by them, as accelerate does; views have the address of what they show."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"{LARGE}a, b = torch.randn(4096), torch.randn(4096)\n"
+        "assert a.data_ptr() == a.view(64, 64).data_ptr() != b.data_ptr()\ndist.barrier()\n"
+    )
+    assert [call["collective"] for call in dry_run(str(path), world=8, on="hgx-h100").collectives()] == ["barrier"]
+
+
+@torch_needed
+@pytest.mark.ranks
+def test_a_hook_of_ddp_may_send_fewer_bytes(tmp_path: Path) -> None:
+    """Compressed to bf16, gradients have half their bytes."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"{BEGIN}from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64, bias=False))\n"
+        "model.register_comm_hook(None, bf16_compress_hook)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(2):\n    model(torch.randn(2, 64)).sum().backward()\n    optimizer.step()\n"
+    )
+    found = dry_run(str(path), world=8, on="hgx-h100")
+    assert [part.call.nbytes for part in found.step_of(0) if part.call][-1] == 2 * 64 * 64
+
+
+@torch_needed
+@pytest.mark.ranks
 def test_calls_of_the_last_rank_of_a_large_job_are_compared(tmp_path: Path) -> None:
     """A call that rank 0 alone makes would hang the job, also one that is too large to compute for real."""
     path = tmp_path / "hangs.py"
