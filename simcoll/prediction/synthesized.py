@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules.schedule_json import MadeSchedule
@@ -12,7 +12,7 @@ from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topol
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.schedule import Schedule
-from simcoll.synthesis.synthesize import MOST_PIECES, Plan, plan_of
+from simcoll.synthesis.synthesize import MOST_PIECES, Plan, plan_of, plans_of
 from simcoll.topology.graph import Topology
 
 FEW: Final = 5_000  # transfers of a schedule, up to which more pieces are tried than a plan's estimate asks for
@@ -27,19 +27,26 @@ def network_of(scenario: Scenario, topology: Topology | None = None) -> tuple[To
 
 
 def plans(scenario: Scenario, topology: Topology | None = None, max_trees: int = 0) -> list[Plan]:
-    """Return the plan with the best throughput and the one with the fewest steps. Where switches add, also one with
-    one tree of a root, and except under the profile `ideal` one in which they do not: not all kernels can use that.
-    Raises RefusedError for a point that no schedule can be made for."""
+    """Return the plan of trees that is estimated to be quickest, and one of fewest steps. Where switches add, also one
+    with one tree of a root, and except under the profile `ideal` one in which they do not: not all kernels can use
+    that. Raises RefusedError for a point that no schedule can be made for."""
     for key in ("weights", "subgroups"):
         if getattr(scenario, key):
             raise RefusedError(f"schedules are not synthesised with {key}; leave them out, or name an algorithm")
     network, places = network_of(scenario, topology)
-    keys: dict[str, Any] = {"root": scenario.root, "max_trees": max_trees}
-    best = plan_of(scenario.collective, network, places, **keys)
-    ways: list[dict[str, Any]] = [{"few_steps": True}]
-    if len(best.graph.agents):
-        ways += [{"max_trees": 1}] + [{"served": False}] * (not load_profile(scenario.profile).bound)
-    return [best, *(plan_of(scenario.collective, network, places, **keys | way) for way in ways)]
+    asked, root, nbytes = (scenario.collective, network, places), scenario.root, scenario.nbytes
+
+    def quickest(served: bool) -> Plan:
+        if max_trees:
+            return plan_of(*asked, root=root, max_trees=max_trees, served=served)
+        found = plans_of(*asked, root=root, served=served)
+        return min(found, key=lambda plan: plan.time_ps(nbytes, plan.pieces(nbytes)))
+
+    found = [quickest(True), plan_of(*asked, root=root, few_steps=True)]
+    if len(found[0].graph.agents):
+        found.append(plan_of(*asked, root=root, max_trees=1))
+        found += [] if load_profile(scenario.profile).bound else [quickest(False)]
+    return found
 
 
 def options(

@@ -82,8 +82,11 @@ def _remove(ways: Ways, switch: int, graph: FlowGraph, roots: Integers) -> None:
     guesses = [pairs, [pair for pair in pairs if far[pair] == farthest]]
     room = _Room(ways, switch, sorted(into), sorted(out), graph, roots)
     for some in guesses:
-        shares = _evenly(dict(into), dict(out), some)
-        if room.holds(shares):
+        rests = dict(into), dict(out)
+        shares = _evenly(*rests, some)
+        # what is left is given up, which must leave other switches balanced
+        balanced = all(rests[0].get(other, 0) == rests[1].get(other, 0) for other in graph.switches)
+        if balanced and room.holds(shares):
             break
     else:
         pairs.sort(key=lambda pair: -far[pair])

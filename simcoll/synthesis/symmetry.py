@@ -36,8 +36,9 @@ def orbits_of(graph: FlowGraph, weights: Integers | None = None) -> Orbits:
     found, colours = Orbits(np.arange(size), np.arange(len(graph.tails))), _refined(graph, np.tile(kinds, 2))
     keys, failed = graph.tails * size + graph.heads, 0
     order = np.argsort(keys)
+    least = len(np.unique(np.stack([colours[graph.tails], colours[graph.heads], graph.capacity]), axis=1).T)
     for _ in range(MOST_FOUND):
-        if failed == MOST_FAILED or len(distinct(found.vertices)) == len(distinct(colours)):
+        if failed == MOST_FAILED or len(distinct(found.edges)) == least:
             break
         image = _candidate(graph, np.tile(kinds, 2), random)
         ends = image[graph.tails] * size + image[graph.heads]

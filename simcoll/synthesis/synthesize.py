@@ -30,7 +30,7 @@ from simcoll.topology.graph import Topology
 NAME: Final = "synthesized"
 COLLECTIVES: Final = (*BY_CUT, "all_reduce", "all_to_all")
 SERVED: Final = ("all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather")  # by switches that add and copy
-MOST_TRANSFERS: Final = 150_000  # of a schedule, which limits its pieces
+MOST_TRANSFERS: Final = 400_000  # of a schedule, which limits its pieces
 MOST_PIECES: Final = 256
 MOST_RANKS: Final = 64  # behind switches, which are removed by tens of thousands of maximum flows
 FINEST: Final = 20_000  # largest common denominator of a linear program's solution
@@ -131,6 +131,34 @@ def plan_of(
     return _KNOWN.get(key, lambda: _planned(collective, topology, places, root, max_trees, few_steps, served))
 
 
+def plans_of(
+    collective: str, topology: Topology, places: Sequence[str], *, root: int = 0, served: bool = True
+) -> Iterator[Plan]:
+    """Yield plans of 1, 2, 4 … trees of a root, as long as more may pay: until less throughput is lost than the time
+    that the first piece takes. What does not grow by trees has one plan. Raises RefusedError."""
+    plain, refused = FlowGraph.of(topology, places), None
+    packed = collective in SERVED and not _large(collective, plain)
+    if not packed or (served and len(_graph(collective, topology, places).agents)):
+        yield plan_of(collective, topology, places, root=root, served=served)
+        return
+    for most in [2**power for power in range(MOST_EXACT.bit_length())]:
+        try:
+            plan = plan_of(collective, topology, places, root=root, max_trees=most, served=served)
+        except RefusedError as error:
+            refused = error
+            continue
+        yield plan
+        if plan.loss <= plan.height / 2 * len(plan.moves) / MOST_TRANSFERS:
+            return  # a piece takes about half as long as its steps if no others hold it up
+    if refused:
+        raise refused
+
+
+def _large(collective: str, graph: FlowGraph) -> bool:
+    """Return whether trees are not packed: switches of many ranks would have to be removed."""
+    return graph.n > MOST_RANKS and bool(graph.switches) and TURNED.get(collective, collective) != "scatter"
+
+
 def _graph(collective: str, topology: Topology, places: Sequence[str]) -> FlowGraph:
     """Return the graph of a network, with the switches that add and copy if this can serve the collective. Where all
     switches pass on as much as they get, copies gain nothing for an all_gather, nor do sums for a reduce_scatter."""
@@ -154,8 +182,8 @@ def _planned(
     served: bool,
 ) -> Plan:
     if few_steps:
-        best = plan_of(collective, topology, places, root=root, max_trees=max_trees, served=served)
-        return _few_steps(replace(best, graph=FlowGraph.of(topology, places)))
+        bound = _bounded(collective, _graph(collective, topology, places), root, of_kinds=True)[0]
+        return _few_steps(Plan(collective, topology, FlowGraph.of(topology, places), bound, [], 0, 0, 1, root))
     if served:
         through = _through_switches(collective, topology, places, root, max_trees)
         alone = _bounded(collective, FlowGraph.of(topology, places), root, of_kinds=True)[0]
@@ -164,7 +192,7 @@ def _planned(
         plain = plan_of(collective, topology, places, root=root, max_trees=max_trees, served=False)
         return max(through, replace(plain, bound=through.bound), key=lambda plan: plan.rate)
     graph = FlowGraph.of(topology, places)
-    large = graph.n > MOST_RANKS and bool(graph.switches) and TURNED.get(collective, collective) != "scatter"
+    large = _large(collective, graph)
     bound, shares, widths = _bounded(collective, graph, root, of_kinds=large)
     if large or (graph.switches and collective in ("all_gather", "reduce_scatter", "all_reduce")):
         # low trees over the widest links reach the bound where nodes are alike and have a NIC for each rank
@@ -203,11 +231,19 @@ def bound_of(collective: str, topology: Topology, places: Sequence[str], root: i
     return _bounded(collective, _graph(collective, topology, places), root, of_kinds=True)[0]
 
 
-def _bounded(
-    collective: str, graph: FlowGraph, root: int, of_kinds: bool = False
-) -> tuple[Bound, Floats, list[Floats]]:
+_Best = tuple[Bound, Floats, list[Floats]]
+_BOUNDS: Final[LruCache[_Best]] = LruCache(10_000_000, lambda best: sum(map(len, best[2])))
+
+
+def _bounded(collective: str, graph: FlowGraph, root: int, of_kinds: bool = False) -> _Best:
     """Return the bound, each root's share, and the capacities of phases: of broadcasts, then of reductions;
     for all_to_all the flows of all ranks, or with `of_kinds` of one rank of each kind."""
+    columns = graph.ranks, graph.agents, graph.tails, graph.heads, graph.capacity
+    key = (collective, root, of_kinds, graph.names, graph.unit, *(column.tobytes() for column in columns))
+    return _BOUNDS.get(key, lambda: _solved(collective, graph, root, of_kinds))
+
+
+def _solved(collective: str, graph: FlowGraph, root: int, of_kinds: bool) -> _Best:
     if collective in BY_CUT:
         bound = by_cut(collective, graph, root)
         rooted = TURNED.get(collective, collective) == "broadcast"
