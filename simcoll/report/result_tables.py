@@ -90,7 +90,8 @@ def step_table(rows: Sequence[ResultRow], points: Sequence[Scenario | Point] = (
     meaning = f"# step = compute (of the rank that computes most){waiting} + exposed (what communication adds)"
     if training:
         parts = [name.removesuffix("_us") for name in (*idle, *more)]
-        meaning = f"# step = {' + '.join(['compute', *parts, 'exposed'])} of the stage that computes most"
+        whose = " of the stage that computes most" if "bubble_us" in idle else ""
+        meaning = f"# step = {' + '.join(['compute', *parts, 'exposed'])}{whose}"
     head = [_title(rows[0].scenario, rows), f"# {shared}", meaning]
     table = text_table.fitted([*columns_shown, *swept(rows)], shown, _SPARE, times) if good else ("", "")
     return _text(rows, points, head, table)

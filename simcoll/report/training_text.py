@@ -31,8 +31,9 @@ MEANING: Final = {
 def explanation(document: Found) -> str:
     """Return the explanation of a step as text: the verdict, its parts, and what would change its time."""
     lines = [text_table.wrapped(f"{of_training(document)}.", "  ")]
-    where = f"stage {document['stage']}, which computes most, of {document['ranks']} ranks on {document['topology']}"
-    lines.append(f"# where the time goes: {where}")
+    staged = any(part["part"] == "bubble" for part in document["parts"])
+    whose = f"on stage {document['stage']}, which computes most, of" if staged else "on each of"
+    lines.append(f"# where the time goes {whose} {document['ranks']} ranks on {document['topology']}")
     rows = [{**part, "share": f"{part['share']:.1%}", "what": MEANING[part["part"]]} for part in document["parts"]]
     lines.append(text_table.render(["time_us", "share", "part", "what"], rows))
     helps = [each for each in document["what_if"] if each["fits"] and each["factor"] >= GAIN]
