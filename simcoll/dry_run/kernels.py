@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from simcoll.workload.compute import BASE, Compute
 
-KERNELS_OF_PASS: Final = 30  # kernels that eager PyTorch launches in a pass over a layer: what a floor of passes is for
+KERNELS_OF_PASS: Final = 40  # kernels that eager PyTorch launches in a pass over a layer: what a floor of passes is for
 _TYPES: Final = {torch.float32: "fp32", torch.float64: "fp32"}  # of products; others have the rate of bf16
 _FREE: Final = frozenset(
     ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "detach", "lift_fresh", "resize_",
