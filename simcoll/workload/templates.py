@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from simcoll.errors import wrong
+from simcoll.workload.compute import gpus
 from simcoll.workload.plan import COMPUTE, CollectiveCall, WorkloadPlan, of_tokens
 from simcoll.workload.workload_keys import Composition, Ddp, EqualGroups, Operations, OperationSpec
 
@@ -108,8 +109,13 @@ GRADIENTS: Final = "gradients"  # stream of the all-reduces
 
 
 def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, object]]:
-    """Plan data parallelism: forward pass, backward pass with all-reduces of gradients in buckets, the optimizer."""
+    """Plan data parallelism: forward pass, backward pass with all-reduces of gradients in buckets, the optimizer.
+    Raises InputError if parameters and gradients, which each rank has, do not fit into a known GPU's memory."""
     plan, layers = WorkloadPlan(n), spec.timed(itemsize)
+    held = 2 * sum(size for layer in layers for size in layer.tensors)
+    if spec.gpu and held > (limit := gpus()[spec.gpu].memory):
+        problem = f"parameters and gradients alone need {held / 1e9:.0f} GB of a GPU's {limit / 1e9:.0f} GB"
+        raise wrong("workload", problem, "write template: training, with parallel: {sharding: fsdp}")
     over = plan.compute("forward", sum(layer.forward for layer in layers) if spec.forward is None else spec.forward)
     ready: list[tuple[int, int]] = []  # bytes of each gradient, and the operation that computes it
     for layer in reversed(layers):

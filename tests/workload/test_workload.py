@@ -304,6 +304,10 @@ def test_the_row_of_a_step() -> None:
         ({"template": "scatter", "size": "4 MiB", "root": 9}, "test:1:1: workload: there is no rank 9"),
         ({"operations": [{"name": "a", "time": "1 ms", "ranks": [1, 1]}]}, "a rank is in several groups"),
         ({"operations": [{"name": "a", "time": "1 ms", "groups": {"size": 3}}]}, "do not fill groups of 3 ranks"),
+        (
+            {"template": "ddp", "model": "llama3-8b", "gpu": "l40s"},
+            "parameters and gradients alone need 64 GB of a GPU's",
+        ),
     ],
 )
 def test_what_does_not_fit_the_ranks_is_told(workload: dict[str, Any], said: str) -> None:
