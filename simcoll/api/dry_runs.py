@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from simcoll.errors import InputError
 
 if TYPE_CHECKING:
-    from simcoll.dry_run.script import Job, RankRecord
+    from simcoll.dry_run.recorder import RankRecord
+    from simcoll.dry_run.script import Job
     from simcoll.dry_run.step import Cluster, DryRun
     from simcoll.workload.compute import Kernels
 
@@ -102,7 +103,7 @@ def dryrun(*, world: int, on: str, nodes: int | None = None, **computing: Any) -
     cluster, made = Cluster.named(on, **computing), PlannedStep()
     with recording(0, world, cluster.ranks_of_node(world, nodes), cluster.told, fake=False):
         yield made
-    records = {0: recorded(0, fake=False)}
+    records = {0: recorded()}
     made.step = DryRun("dryrun", world, nodes, _as_compiled(cluster, on, records, **computing), records)
     print(text(made.step))
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from simcoll.dry_run.recorder import Call
-from simcoll.dry_run.script import Job, RankRecord, record
+from simcoll.dry_run.recorder import Call, RankRecord
+from simcoll.dry_run.script import Job, record
 from simcoll.errors import InputError
 
 FEW: Final = 4  # ranks of a job that are all recorded

@@ -225,25 +225,35 @@ class Event:
 
 
 @dataclass
-class Recorder:
-    """All that a rank did. `marks`: how many parts there were after each step of the optimizer."""
+class RankRecord:
+    """What one rank did. `marks`: how many parts there were after each step, `begin`: before the first forward pass.
+    `memory`: bytes by kind at their peak. `compiled`: whether the script calls `torch.compile`. `failed`: place,
+    problem and cure of a script that ended in an error, and `ended`: when."""
 
-    rank: int = 0
-    script: str = ""
+    rank: int
     parts: list[Part] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     begin: int = 0
+    memory: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    fake: bool = False
+    compiled: bool = False
+    too_large: bool = False
+    failed: tuple[str, str, str] | None = None
+    ended: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Recorder(RankRecord):
+    """Records what this process does as one rank."""
+
     last: dict[str, int] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
     group_streams: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
     allocations: Allocations = field(default_factory=Allocations)
-    memory: dict[str, int] = field(default_factory=dict)
     mail: Mailbox | None = None
     initialized: bool = False
     in_optimizer: bool = False
-    compiled: bool = False
-    fake: bool = False
     flop: float = 0.0
     nbytes: float = 0.0
 
@@ -313,7 +323,7 @@ class Recorder:
         self.stream._wait({self.parts[number].stream: number})
 
 
-RECORDER = Recorder()
+RECORDER = Recorder(rank=0)
 _HOME: Final = __file__.rpartition("/")[0]
 
 

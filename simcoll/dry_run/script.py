@@ -12,7 +12,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from simcoll.dry_run import devices, torch_private
-from simcoll.dry_run.recorder import RECORDER, Mailbox, Part, Recording, TooLargeError, flat
+from simcoll.dry_run.recorder import RECORDER, Mailbox, RankRecord, Recording, TooLargeError, flat
 from simcoll.errors import InputError
 
 LONG: Final = 20  # steps, after which a script may be without end
@@ -39,25 +39,6 @@ CURES: Final = (  # words of an error of torch -> what to change
     ("no module named", "install the module, or guard its import"),
     ("triton", "call PyTorch's operations in a dry run: Triton needs a GPU"),
 )  # fmt: skip
-
-
-@dataclass
-class RankRecord:
-    """What one rank did. `marks`: how many parts there were after each step, `begin`: before the first forward pass.
-    `memory`: bytes by kind at their peak. `compiled`: whether the script calls `torch.compile`. `failed`: place,
-    problem and cure of a script that ended in an error, and `ended`: when."""
-
-    rank: int
-    parts: list[Part] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)
-    begin: int = 0
-    memory: dict[str, int] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    fake: bool = False
-    compiled: bool = False
-    too_large: bool = False
-    failed: tuple[str, str, str] | None = None
-    ended: float = field(default_factory=time.monotonic)
 
 
 class StepsDoneError(BaseException):
@@ -144,31 +125,30 @@ def run_rank(job: Job, rank: int, fake: bool) -> RankRecord:
     """Run the script as one rank, in this process."""
     sys.argv = [job.script, *job.args]
     sys.path.insert(0, str(Path(job.script).resolve().parent))
-    failed, too_large = None, False
     torch_private.change(**dict(job.changes))
     with recording(rank, job.world, job.local, job.gpu, fake, job.steps):
         try:
             runpy.run_path(job.script, run_name="__main__")
         except TooLargeError:
-            too_large = True
+            RECORDER.too_large = True
         except StepsDoneError:
             pass
         except SystemExit as end:
             if end.code not in (None, 0):
-                failed = _failed(job, end, f"the script calls sys.exit({end.code!r})")
+                RECORDER.failed = _failed(job, end, f"the script calls sys.exit({end.code!r})")
         except BaseException as error:
-            too_large = "can't allocate memory" in str(error)
-            failed = _failed(job, error, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    if not failed and not torch.distributed.is_initialized() and not RECORDER.initialized:
+            RECORDER.too_large = "can't allocate memory" in str(error)
+            RECORDER.failed = _failed(job, error, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    if not RECORDER.failed and not torch.distributed.is_initialized() and not RECORDER.initialized:
         problem = "the script never calls torch.distributed.init_process_group"
-        failed = (job.script, problem, "call it as under torchrun, e.g. init_process_group('nccl')")
-    return replace(recorded(rank, fake), too_large=too_large, failed=failed)
+        RECORDER.failed = (job.script, problem, "call it as under torchrun, e.g. init_process_group('nccl')")
+    return recorded()
 
 
-def recorded(rank: int, fake: bool) -> RankRecord:
+def recorded() -> RankRecord:
     """Return what was recorded in this process."""
-    took = RECORDER
-    return RankRecord(rank, took.parts, took.marks, took.begin, took.memory, took.notes, fake, took.compiled)
+    own = {each.name: getattr(RECORDER, each.name) for each in fields(RankRecord)}
+    return RankRecord(**{**own, "ended": time.monotonic()})
 
 
 @contextlib.contextmanager

@@ -16,8 +16,7 @@ from simcoll.config.input_files import ImportLog
 from simcoll.config.numpy_helpers import Numbers
 from simcoll.dry_run import kernels
 from simcoll.dry_run.devices import Told
-from simcoll.dry_run.recorder import Call, GroupKind, Part
-from simcoll.dry_run.script import RankRecord
+from simcoll.dry_run.recorder import Call, GroupKind, Part, RankRecord
 from simcoll.errors import InputError, Place, SimcollError
 from simcoll.formats.recordings import recorded_plan
 from simcoll.formats.recordings.events import Event, Group, Interval, Recording, What

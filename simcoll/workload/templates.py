@@ -112,9 +112,9 @@ def ddp(spec: Ddp, n: int, itemsize: int) -> tuple[WorkloadPlan, dict[str, objec
     """Plan data parallelism: forward pass, backward pass with all-reduces of gradients in buckets, the optimizer.
     Raises InputError if parameters and gradients, which each rank has, do not fit into a known GPU's memory."""
     plan, layers = WorkloadPlan(n), spec.timed(itemsize)
-    held = 2 * sum(size for layer in layers for size in layer.tensors)
-    if spec.gpu and held > (limit := gpus()[spec.gpu].memory):
-        problem = f"parameters and gradients alone need {held / 1e9:.0f} GB of a GPU's {limit / 1e9:.0f} GB"
+    kept = 2 * sum(size for layer in layers for size in layer.tensors)
+    if spec.gpu and kept > (limit := gpus()[spec.gpu].memory):
+        problem = f"parameters and gradients alone need {kept / 1e9:.0f} GB of a GPU's {limit / 1e9:.0f} GB"
         raise wrong("workload", problem, "write template: training, with parallel: {sharding: fsdp}")
     over = plan.compute("forward", sum(layer.forward for layer in layers) if spec.forward is None else spec.forward)
     ready: list[tuple[int, int]] = []  # bytes of each gradient, and the operation that computes it
