@@ -67,6 +67,23 @@ def test_a_row_that_says_too_little_is_refused_with_the_reason(row: str, reason:
     assert (point["predicted_s"] is None) == ("refused" in point["status"])
 
 
+@pytest.mark.parametrize(("speed", "late"), [("458.1", False), ("425.3", True)])
+def test_a_slow_test_of_the_network_tells_of_late_hosts(speed: str, late: bool) -> None:
+    """The notes of nanotron's rows tell what an all-reduce in a node reached; slow ones are of busy hosts."""
+    ((_, row),) = rows_of(TABLE, "table.csv", ["id=a"])
+    notes = f"framework's own test: all-reduce 50.0 GB/s over all GPUs, {speed} GB/s all-reduce in the node"
+    keys, _ = keys_of({**row, "framework": "nanotron", "notes": notes})
+    assert keys["workload"]["framework"].get("late_hosts", False) == late
+
+
+def test_jax_computes_blocks_again_unless_a_row_says_otherwise() -> None:
+    """MaxText's and Pax's default is to recompute; the row says that it was assumed."""
+    ((_, row),) = rows_of(TABLE, "table.csv", ["id=b"])
+    keys, assumed = keys_of({**row, "framework": "MaxText (JAX)"})
+    assert keys["workload"]["recompute"] == "full"
+    assert assumed == ["recomputation is not stated: full"]
+
+
 def test_a_table_of_memory_is_judged_by_what_fits() -> None:
     """A table without times compares memory, and what ran out of it."""
     document = predicted(MEMORY, "memory.csv")
