@@ -20,7 +20,6 @@ from simcoll.config.yaml_tree import Model
 from simcoll.errors import InputError, Place, SimcollError, did_you_mean
 from simcoll.prediction.training_step import CallTimes, TrainingPrediction, planner_of, predict_training
 from simcoll.scenario import scenario_files
-from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.topology.topology_builder import load_system
 from simcoll.units import PS_PER_S
@@ -318,22 +317,19 @@ class Door:
 
     def ask(self, keys: Mapping[str, Any]) -> TrainingPrediction:
         """Return the prediction of a scenario. Raises the errors of `predict`."""
-        scenario, costs, times = self._asked(keys)
-        return predict_training(scenario, None, costs, times)
+        scenario, times = self._asked(keys)
+        return predict_training(scenario, None, times.costs, times)
 
     def planner(self, keys: Mapping[str, Any]) -> Planner:
         """Return the planner of a scenario; calls are not timed."""
-        scenario, _, times = self._asked(keys)
-        return planner_of(scenario, times)
+        return planner_of(*self._asked(keys))
 
-    def _asked(self, keys: Mapping[str, Any]) -> tuple[Scenario, CostSetting, CallTimes]:
+    def _asked(self, keys: Mapping[str, Any]) -> tuple[Scenario, CallTimes]:
         (point,) = scenario_files.points(yaml_tree.located(dict(keys), Place("the row", 1, 1)))
-        scenario = point.scenario
-        costs = CostSetting.of(load_profile(scenario.profile))
         machine = json.dumps([keys["topology"], keys["ranks"]])
         if machine not in self.times:
-            self.times[machine] = CallTimes(scenario, None, costs)
-        return scenario, costs, self.times[machine]
+            self.times[machine] = CallTimes(point.scenario)
+        return point.scenario, self.times[machine]
 
 
 def _summary(points: Sequence[Document]) -> Document:

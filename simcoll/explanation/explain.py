@@ -30,18 +30,7 @@ STRETCHES: Final = 4  # lines of text for either end of the path: a dozen with t
 GAIN: Final = 1.005  # a smaller gain, below half a percent, is listed as none
 _IDENTITY: Final = (
     *("scenario", "topology", "collective", "workload", "algorithm", "protocol", "executor", "ranks", "nodes"),
-    *(
-        "size_bytes",
-        "dtype",
-        "profile",
-        "transport",
-        "sharing",
-        "confidence",
-        "low_us",
-        "high_us",
-        "compute_us",
-        "waiting_us",
-    ),
+    *("size_bytes", "dtype", "profile", "transport", "sharing", "confidence", "low_us", "high_us"),
     *("compute_us", "waiting_us", "exposed_us", "binding_link", "binding_busy"),
 )
 

@@ -12,7 +12,6 @@ from simcoll.errors import InputError, RefusedError, wrong
 from simcoll.prediction.placed_topology import rated_topology
 from simcoll.prediction.predict import row
 from simcoll.prediction.training_step import CallTimes, TrainingPrediction, planner_of, predict_training, step_of
-from simcoll.scenario.profile import CostSetting, load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.scenario.scenario_files import Point
 from simcoll.topology.graph import Topology
@@ -35,11 +34,6 @@ class Choice(NamedTuple):
     estimate_ps: int
 
 
-def costs_of(scenario: Scenario) -> CostSetting:
-    """Return the costs of a scenario's profile."""
-    return CostSetting.of(load_profile(scenario.profile))
-
-
 def _with(scenario: Scenario, spec: TrainingStep) -> Scenario:
     return scenario.model_copy(update={"workload": spec})
 
@@ -51,7 +45,7 @@ def explained_step(point: Point, what_if: bool = True) -> dict[str, Any]:
     """Return the document of `explain` for a training step: its row of results, its parts, and what would change its
     time, each change simulated. Raises the errors of `predict`."""
     scenario = point.scenario
-    times = CallTimes(scenario, None, costs_of(scenario))
+    times = CallTimes(scenario)
     with point.placing():
         found = predict_training(scenario, None, times.costs, times)
     named = {name: value for name, value in row(found).columns().items() if value is not None}
@@ -166,7 +160,7 @@ class StepSearch:
         if among is not None:
             raise wrong("--among", "a training step has no algorithms to choose among", "leave it out")
         self.point, self.scenario, self.spec = point, point.scenario, step_of(point.scenario)
-        self.times = CallTimes(self.scenario, None, costs_of(self.scenario))
+        self.times = CallTimes(self.scenario)
         self.tried = self.refused = 0
         self._calls: dict[tuple[object, ...], tuple[float, float]] = {}  # ps, and ps per byte
         self._lines: dict[tuple[object, ...], tuple[float, float]] = {}

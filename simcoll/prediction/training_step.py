@@ -50,8 +50,9 @@ class CallTimes:
     """The times of the calls of steps on one machine, each from a simulation of the call in all groups of its dimension
     that share nodes. Calls on equal places take equally long, and are simulated once."""
 
-    def __init__(self, scenario: Scenario, topology: Topology | None, costs: CostSetting):
-        spec, self.costs = scenario.topology, costs
+    def __init__(self, scenario: Scenario, topology: Topology | None = None, costs: CostSetting | None = None):
+        """Take a topology and costs in place of the scenario's and those of its profile."""
+        spec, self.costs = scenario.topology, costs or CostSetting.of(load_profile(scenario.profile))
         self._leaf = spec.nodes_per_leaf or (RAILS if spec.fabric in (None, "rail-optimised") else TREE)
         self._even = not (spec.links or spec.file or spec.routes or scenario.striking)
         free = topology is None and scenario.placement is None and scenario.ranks is None
@@ -275,7 +276,7 @@ def _fitting(planner: Planner) -> str:
 
 def plan_on_all_ranks(scenario: Scenario) -> WorkloadPlan:
     """Return the plan of a training step on all its ranks. Raises like `predict_all_ranks`."""
-    planner = planner_of(scenario, CallTimes(scenario, None, CostSetting.of(load_profile(scenario.profile))))
+    planner = planner_of(scenario, CallTimes(scenario))
     return on_all_ranks(planner, planner.planned())
 
 
