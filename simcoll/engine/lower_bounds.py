@@ -166,28 +166,6 @@ def lower_bound_ps(
     return max(found, default=0)
 
 
-def beaten(
-    time_ps: int,
-    schedule: AnySchedule,
-    topology: Topology,
-    devices: Sequence[str],
-    nbytes: int,
-    itemsize: int,
-    weights: object = None,
-) -> int | None:
-    """Return the lower bound in ps if `time_ps` is below it, else None. The exact latency bound is costly. It is
-    computed only if the time is below an easy upper limit: the hops of a shortest route times the largest latency."""
-    most = int(topology.latencies.max(initial=0))
-    ends = schedule.collective, schedule.root
-    for group, places in _apart(schedule, devices):
-        hops, cuts = _once(_hops, topology, places, *ends), _once(_cuts, topology, places)
-        own = weights_of(weights, group, schedule.n)
-        if time_ps < max(hops * most, _bandwidth_ps(schedule, cuts, nbytes, itemsize, own, reducing=False)):
-            bound_ps = lower_bound_ps(schedule, topology, devices, nbytes, itemsize, weights)
-            return bound_ps if time_ps < bound_ps else None
-    return None
-
-
 def _apart(schedule: AnySchedule, devices: Sequence[str]) -> Iterator[tuple[Sequence[int], tuple[str, ...]]]:
     """Yield each group of ranks and its devices, except for groups whose ranks are all on one device."""
     for group in schedule.groups:
@@ -218,41 +196,26 @@ _KNOWN: Final[LruCache[Any]] = LruCache(
 
 
 def _once(find: Callable[..., T], topology: Topology, *of: Any) -> T:
-    """Return `find(topology, *of)` from a cache. Hop counts and cuts depend on the layout only, so topologies that
-    differ in bandwidths or latencies share them."""
-    known = topology.layout if find in (_hops, _cut_links) else topology
+    """Return `find(topology, *of)` from a cache. Cuts depend on the layout only, so topologies that differ in
+    bandwidths or latencies share them."""
+    known = topology.layout if find is _cut_links else topology
     found: T = _KNOWN.get((find, known, *of), lambda: find(topology, *of))
     return found
 
 
-def _hops(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the greatest number of hops on a shortest route between two ranks, one of which must wait for the other's
-    data."""
-    return _most(topology.least_hops, collective, root, topology, places)
-
-
 def _latency_ps(topology: Topology, places: tuple[str, ...], collective: str, root: int) -> int:
-    """Return the greatest of the least latencies in ps between two ranks of which one must wait for the other's
-    data."""
-    return _most(topology.least_latencies, collective, root, topology, places)
-
-
-Least = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]  # the least over all routes, by source and target
-
-
-def _most(least: Least, collective: str, root: int, topology: Topology, places: Sequence[str]) -> int:
-    """Return the largest of the `least` values (hops or ps) between two ranks of which one must wait for the other's
-    data. E.g. in a broadcast every rank waits for the root."""
+    """Return the greatest of the least latencies in ps between two ranks of which one must wait for the other's data.
+    E.g. in a broadcast every rank waits for the root."""
     n = len(places)
     count = max(1, min(SOURCES, MOST_MEASURED // len(topology.kinds)))
     sources, targets = places[:: max(1, n // count)], places
     if collective in ("reduce", "gather"):
-        targets = [places[root]]
+        targets = (places[root],)
     elif collective == "send_recv":
-        sources, targets = [places[root]], [places[(root + 1) % n]]
+        sources, targets = (places[root],), (places[(root + 1) % n],)
     elif collective in ("broadcast", "scatter"):
-        sources = [places[root]]
-    return int(least(sources, targets).max())
+        sources = (places[root],)
+    return int(topology.least_latencies(sources, targets).max())
 
 
 def _bandwidth_ps(

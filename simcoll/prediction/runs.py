@@ -147,8 +147,8 @@ def _may_be_long(whole: StreamedProgram, point: Scenario) -> bool:
 def _check_bound(took_ps: int, whole: StreamedProgram, network: Topology, proof: str) -> None:
     """Raise ScheduleError (unproved schedule) or BoundError for a time that is shorter than any schedule can take."""
     source, asked = whole.stream, (whole.nbytes, whole.itemsize, whole.weights)
-    bound = lower_bounds.beaten(took_ps, source, network, whole.devices, *asked)
-    if bound is not None:
+    bound = lower_bounds.lower_bound_ps(source, network, whole.devices, *asked)
+    if took_ps < bound:
         took = f"{source.name}: {took_ps} ps is below the lower bound of {bound} ps"
         if proof == "off":
             raise ScheduleError(f"{took}: it does not do {source.collective}; set `proof: full` to see where")

@@ -366,15 +366,8 @@ class Topology:
     def least_latencies(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
         """Return an array (sources, targets): the latency in ps of the quickest path. It may pass any devices, because
         ranks may pass data on."""
-        return self._least(self.latencies, sources, targets)
-
-    def least_hops(self, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
-        """Return an array (sources, targets): the number of links on the shortest path over any devices."""
-        return self._least(np.ones(len(self.links), np.int64), sources, targets)
-
-    def _least(self, latencies: Numbers, sources: Sequence[str], targets: Sequence[str]) -> Numbers:
         first, last = ([self._number[self._known(device)] for device in devices] for devices in (sources, targets))
-        return least(self._ends, len(self.kinds), latencies, np.array(first))[:, last]
+        return least(self._ends, len(self.kinds), self.latencies, np.array(first))[:, last]
 
     def enclosures(self, devices: Sequence[str]) -> Sets:
         """Return sets of device numbers, e.g. each node. The links into and out of a set may bound the time of a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from networks import ENTRIES, GB_PER_S, RANKS_ONLY, Own, devices, full_mesh, mak
 
 from simcoll.engine import event
 from simcoll.engine.binding import bind
-from simcoll.engine.lower_bounds import beaten, lower_bound_ps
+from simcoll.engine.lower_bounds import lower_bound_ps
 from simcoll.engine.timing_model import Params
 from simcoll.schedule.algorithms import build
 from simcoll.schedule.collectives import COLLECTIVES
@@ -52,24 +51,6 @@ def test_nothing_beats_the_bound(collective: str, name: str, network: str) -> No
         for sharing in ("fair", "fifo"):
             found = makespan(f"{collective}/{name}", topology, nbytes, itemsize=ITEM, sharing=sharing)
             assert found >= bound, (n, nbytes, sharing)
-
-
-@given(
-    pair=st.sampled_from(ENTRIES),
-    n=st.sampled_from([2, 3, 8]),
-    size=st.sampled_from([ITEM, 4_000_000]),
-    latencies=st.lists(st.integers(0, 5_000_000), min_size=40, max_size=40),
-)
-def test_beaten_is_the_bound_of_times_below_it(pair: tuple[str, str], n: int, size: int, latencies: list[int]) -> None:
-    """`beaten` gives the bound of the times below it alone, though it looks for least latencies of short ones only."""
-    plain = NETWORKS["star"][n]
-    given_ps = np.resize(np.array(latencies, np.int64), len(plain.latencies))
-    topology = plain.with_rates(plain.bandwidths, given_ps)
-    plan = schedule(*pair, n)
-    asked = plan, topology, devices(topology, plan), size, ITEM
-    bound = lower_bound_ps(*asked)
-    times = {0, bound // 2, bound - 1, bound, bound + 1, 2 * bound, 100 * bound}
-    assert [beaten(time, *asked) for time in times] == [bound if time < bound else None for time in times]
 
 
 def test_one_rank_needs_no_time() -> None:
