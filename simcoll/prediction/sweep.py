@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar
 
 import simcoll
 from simcoll.engine.run import Keep
@@ -247,6 +247,8 @@ def _values(points: Sequence[Point]) -> dict[str, list[Any]]:
 
 LOG: Final = "results.jsonl"
 
+Row = TypeVar("Row")
+
 
 class Shard(NamedTuple):
     """Share `number` (1, 2, …) of `of` shares into which the points of a sweep are divided, e.g. 2 of 4."""
@@ -272,31 +274,30 @@ class Shard(NamedTuple):
         return sorted(sorted(range(len(keys)), key=keys.__getitem__)[self.number - 1 :: self.of])
 
 
-class Journal:
-    """The logs of rows in a results folder, one per shard; a run appends to its shard's log and reads all logs."""
+class RowLog(Generic[Row]):
+    """A log of rows by key. `written` converts a row for JSON; `read` converts it back, or raises an error."""
 
-    def __init__(self, folder: Path, shard: Shard | None = None):
-        self.folder = folder
-        self.own = folder / (LOG if shard is None else f"results.{shard.number}of{shard.of}.jsonl")
+    def __init__(self, own: Path, read: Callable[[Any], Row], written: Callable[[Row], Any]):
+        self.own, self._read, self._written = own, read, written
 
     def _all(self) -> list[Path]:
-        return [self.folder / LOG, *sorted(self.folder.glob("results.*of*.jsonl"))]
+        return [self.own]
 
-    def rows(self) -> dict[str, ResultRow]:
+    def rows(self) -> dict[str, Row]:
         """Return the rows of all complete lines, by key."""
         rows = {}
         for log in self._all():
             for line in _text(log).splitlines():
                 try:
                     entry = json.loads(line)
-                    rows[entry["key"]] = ResultRow.of(entry["row"])
+                    rows[entry["key"]] = self._read(entry["row"])
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # cut off by a kill, or another program's
         return rows
 
-    def append(self, key: str, row: ResultRow) -> None:
+    def append(self, key: str, row: Row) -> None:
         """Append a row to the log; raises SimcollError if it cannot be written, e.g. on a full disk."""
-        line = json.dumps({"key": key, "row": row.record()}) + "\n"
+        line = json.dumps({"key": key, "row": self._written(row)}) + "\n"
         try:
             self.own.parent.mkdir(parents=True, exist_ok=True)
             with self.own.open("a+b") as file:
@@ -308,6 +309,18 @@ class Journal:
         """Remove all logs of the folder, as results.csv now has their rows."""
         for log in self._all():
             log.unlink(missing_ok=True)
+
+
+class Journal(RowLog[ResultRow]):
+    """The logs of rows in a results folder, one per shard; a run appends to its shard's log and reads all logs."""
+
+    def __init__(self, folder: Path, shard: Shard | None = None):
+        self.folder = folder
+        name = LOG if shard is None else f"results.{shard.number}of{shard.of}.jsonl"
+        super().__init__(folder / name, ResultRow.of, ResultRow.record)
+
+    def _all(self) -> list[Path]:
+        return [self.folder / LOG, *sorted(self.folder.glob("results.*of*.jsonl"))]
 
 
 def _text(log: Path) -> str:
