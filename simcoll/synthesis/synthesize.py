@@ -31,6 +31,7 @@ NAME: Final = "synthesized"
 COLLECTIVES: Final = (*BY_CUT, "all_reduce", "all_to_all")
 SERVED: Final = ("all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather")  # by switches that add and copy
 MOST_TRANSFERS: Final = 400_000  # of a schedule, which limits its pieces
+MOST_SLOTS: Final = 2**25  # of all ranks together, which limits pieces of many chunks: each slot takes 16 B
 MOST_PIECES: Final = 256
 MOST_RANKS: Final = 64  # behind switches, which are removed by tens of thousands of maximum flows
 FINEST: Final = 20_000  # largest common denominator of a linear program's solution
@@ -100,7 +101,8 @@ class Plan:
     def pieces(self, nbytes: int) -> int:
         """Return the number of pieces for which `time_ps` is least, as far as the schedule does not become too long."""
         best = math.sqrt(max(0, self.height - 1) * nbytes * 10**12 / float(self.rate) / max(1.0, self.latency_ps))
-        return max(1, min(round(best), MOST_PIECES, MOST_TRANSFERS // len(self.moves), nbytes // self.chunks))
+        most = MOST_SLOTS // (self.graph.n * self.chunks), MOST_TRANSFERS // len(self.moves), nbytes // self.chunks
+        return max(1, min(round(best), MOST_PIECES, *most))
 
     def schedule(self, pieces: int) -> Schedule:
         """Return the schedule that moves the data in so many pieces, one after the other."""
