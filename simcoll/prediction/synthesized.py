@@ -12,10 +12,11 @@ from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topol
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.schedule import Schedule
-from simcoll.synthesis.synthesize import MOST_PIECES, Plan, plan_of, plans_of
+from simcoll.synthesis.synthesize import MOST_PIECES, Plan, at_once, plan_of, plans_of
 from simcoll.topology.graph import Topology
 
 FEW: Final = 5_000  # transfers of a schedule, up to which more pieces are tried than a plan's estimate asks for
+ALL_PAIRS: Final = 20_000  # messages, up to which all ranks may send to all others
 LONGER: Final = 2.0  # times the least estimate, up to which a schedule is simulated
 
 
@@ -27,9 +28,10 @@ def network_of(scenario: Scenario, topology: Topology | None = None) -> tuple[To
 
 
 def plans(scenario: Scenario, topology: Topology | None = None, max_trees: int = 0) -> list[Plan]:
-    """Return the plan of trees that is estimated to be quickest, and one of fewest steps. Where switches add, also one
-    with one tree of a root, and except under the profile `ideal` one in which they do not: not all kernels can use
-    that. Raises RefusedError for a point that no schedule can be made for."""
+    """Return the plan of trees that is estimated to be quickest, and one of fewest steps, for an all_reduce also one of
+    a single step. Where switches add, also one with one tree of a root, and except under the profile `ideal` one in
+    which they do not: not all kernels can use that. Raises RefusedError for a point that no schedule can be made for.
+    """
     for key in ("weights", "subgroups"):
         if getattr(scenario, key):
             raise RefusedError(f"schedules are not synthesised with {key}; leave them out, or name an algorithm")
@@ -43,6 +45,8 @@ def plans(scenario: Scenario, topology: Topology | None = None, max_trees: int =
         return min(found, key=lambda plan: plan.time_ps(nbytes, plan.pieces(nbytes)))
 
     found = [quickest(True), plan_of(*asked, root=root, few_steps=True)]
+    if scenario.collective == "all_reduce" and len(places) ** 2 <= ALL_PAIRS:
+        found.append(at_once(found[1]))
     if len(found[0].graph.agents):
         found.append(plan_of(*asked, root=root, max_trees=1))
         found += [] if load_profile(scenario.profile).bound else [quickest(False)]

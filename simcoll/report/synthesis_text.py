@@ -19,11 +19,12 @@ def text(answer: Synthesized) -> str:
 def verdict(answer: Synthesized) -> str:
     """Return the answer as a sentence."""
     plan, nbytes = answer.plan, answer.scenario.nbytes
-    time_us, least_us = answer.prediction.time_ps / 1e6, plan.bound.time_ps(nbytes) / 1e6
+    (least_ps, latency), time_us = answer.least, answer.prediction.time_ps / 1e6
     lost = f", which gives away {100 * plan.loss:.3g} % of the throughput" if plan.loss > 1e-9 else ""
+    lost = ", the latency to the farthest rank" if latency else lost
     return (
         f"{plan.collective} of {format_size(nbytes)} on {answer.schedule.n} ranks takes {time_us:.4g} us, "
-        f"{time_us / least_us:.3f} times the bound of {least_us:.4g} us{lost}."
+        f"{1e6 * time_us / least_ps:.3f} times the bound of {least_ps / 1e6:.4g} us{lost}."
     )
 
 
@@ -34,7 +35,7 @@ def _lines(answer: Synthesized) -> Iterator[str]:
     yield f"bound     {fraction}{bound.gbps:.6g} GB/s (algbw), {'a cut' if bound.kind == 'cut' else 'a linear program'}"
     kind = "paths" if plan.collective in ("gather", "scatter", "all_to_all") else "trees"
     pieces = f"{answer.pieces} piece{'s' * (answer.pieces > 1)}"
-    counted = f"{schedule.n_steps} steps, {schedule.messages} messages"
+    counted = f"{schedule.n_steps} step{'s' * (schedule.n_steps > 1)}, {schedule.messages} messages"
     serving = len(plan.graph.agents)
     through = f" through {serving} switch{'es' * (serving > 1)} that add{'s' * (serving == 1)}" if serving else ""
     yield f"schedule  {plan.trees} {kind}{through}, height {plan.height}, {pieces}, {counted}"

@@ -545,6 +545,20 @@ def _few_steps(best: Plan, wide: bool = False) -> Plan:
     return replace(best, moves=moves, height=height, trees=count, chunks=total)
 
 
+def at_once(few: Plan) -> Plan:
+    """Return a plan of an all_reduce in which all ranks send all their data to all others in one step, on the network's
+    own routes; `few`, a plan of few steps, where a route is missing."""
+    graph, moves = few.graph, list[Move]()
+    number = {name: vertex for vertex, name in enumerate(graph.names)}
+    for src, dst in itertools.permutations(range(graph.n), 2):
+        hops = _usual(few.topology, graph.devices[src], graph.devices[dst])
+        if not hops:
+            return few
+        way = number[hops[0][0]], *(number[end] for _, end in hops)
+        moves.append(Move(0, src, 0, dst, 0, 1, 1, True, way))
+    return replace(few, moves=moves, height=1, trees=graph.n, chunks=1)
+
+
 def rate_of(schedule: Schedule, topology: Topology, devices: Sequence[str]) -> Fraction:
     """Return the largest throughput in B/s that links allow a schedule: its size over the time of its busiest link.
     `devices` are those of the ranks, then of the agents."""
