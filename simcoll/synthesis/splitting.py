@@ -68,6 +68,8 @@ def without_switches(graph: FlowGraph, capacity: Integers, roots: Integers) -> W
     ports = {switch: int(((graph.heads == switch) & (capacity > 0)).sum()) for switch in graph.switches}
     for switch in sorted(graph.switches, key=lambda each: (ports[each], each)):
         _remove(ways, switch, graph, roots)
+        for pair in [pair for pair in ways.parts if switch in pair]:  # what no rank needs, e.g. into a dead end
+            del ways.parts[pair]
     return ways
 
 
@@ -93,8 +95,6 @@ def _remove(ways: Ways, switch: int, graph: FlowGraph, roots: Integers) -> None:
         shares = room.one_by_one(dict(into), dict(out), [*pairs, *((u, u) for u in into if u in out)])
     for (u, t), amount in shares.items():
         ways.split(u, switch, t, amount)
-    for pair in [pair for pair in ways.parts if switch in pair]:  # what no rank needs
-        del ways.parts[pair]
 
 
 def _in_turn(sources: list[int], targets: list[int]) -> Iterator[Pair]:

@@ -191,6 +191,15 @@ def test_one_tree_loses_what_it_must_and_says_so(oracle: dict[str, Any]) -> None
     assert plan.loss == pytest.approx(1 - oracle["one_tree"] / float(Fraction(oracle["all_gather"])), abs=1e-5)
 
 
+def test_few_trees_may_use_a_link_of_a_switch_one_way() -> None:
+    """Whole numbers of few trees may leave a switch with links out alone, or in: they carry nothing."""
+    topology, places = random_network(random.Random(5099), 8)
+    for most in (1, 2, 3):
+        plan = plan_of("all_reduce", topology, places, max_trees=most)
+        simcoll.prove(plan.schedule(1), "full")
+        assert rate_of(plan.schedule(1), topology, places) == plan.rate <= plan.bound.rate
+
+
 def test_an_unbalanced_switch_is_balanced() -> None:
     """Switches that only copy what they get cannot send more than that: a star with 10 GB/s up and 50 GB/s down."""
     links = {(str(rank), "s"): 10 for rank in range(8)} | {("s", str(rank)): 50 for rank in range(8)}
