@@ -54,5 +54,7 @@ def witness(answer: Synthesized) -> str:
     """Return what proves the bound as a sentence: the cut, or the prices of links."""
     bound, topology = answer.plan.bound, answer.plan.topology
     if bound.kind == "lp":
-        return f"prices of {len(bound.links)} links prove the bound: {some(bound.links)}"
+        count = len(bound.links)
+        prices = f"prices of {count} links prove" if count > 1 else "the price of one link proves"
+        return f"{prices} the bound: {some(bound.links)}"
     return cut_text(bound, topology, answer.places)
