@@ -43,7 +43,8 @@ def synthesize(
     """Make a schedule for a network, with the bound of its throughput and the proof of both.
 
     Trees or paths use the links as the bound allows. Of schedules with few steps and with full bandwidth the one is
-    taken that ends first at --size (default: 1 GiB), simulated under the profile (default: ideal).
+    taken that ends first at --size (default: 1 GiB), simulated under the profile (default: ideal). With
+    --to msccl no switch adds, and links beside the network's own routes are left idle: MSCCL's XML can say neither.
     """
     from simcoll.explanation.synthesis import of_keys
     from simcoll.prediction import result_rows
@@ -56,7 +57,7 @@ def synthesize(
         *assigned("ranks", None if ranks is None else str(ranks), "--ranks"),
         *assigned("root", None if root is None else str(root), "--root"),
     ]
-    answer = of_keys(collective, (*own, *sets), max_trees or 0)
+    answer = of_keys(collective, (*own, *sets), max_trees or 0, served=to != "msccl")
     if png:
         from simcoll.report.plot import save
         from simcoll.report.plot.trees import trees_figure

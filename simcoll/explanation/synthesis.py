@@ -94,9 +94,9 @@ class Synthesized:
         }
 
 
-def of_keys(collective: str, sets: Sequence[str], max_trees: int = 0) -> Synthesized:
-    """Return the schedule that ends first for the keys of a scenario `sets`, as assignments. Raises InputError for
-    wrong keys and several points, RefusedError if no schedule can be made."""
+def of_keys(collective: str, sets: Sequence[str], max_trees: int = 0, served: bool = True) -> Synthesized:
+    """Return the schedule that ends first for the keys of a scenario `sets`, as assignments. Unless `served`, no switch
+    adds. Raises InputError for wrong keys and several points, RefusedError if no schedule can be made."""
     start = Place("synthesize", 1, 1)
     given = [each for each in DEFAULTS if not any(str(own).startswith(each.partition("=")[0] + "=") for own in sets)]
     named = [f"collective={collective}", f"algorithm={SYNTHESIZED}", *given, *sets]
@@ -104,13 +104,13 @@ def of_keys(collective: str, sets: Sequence[str], max_trees: int = 0) -> Synthes
     if len(points) != 1:
         raise InputError(f"{len(points)} points are given, and one schedule is made at a time", "give one of each key")
     with points[0].placing():
-        return of_scenario(points[0].scenario, max_trees)
+        return of_scenario(points[0].scenario, max_trees, served)
 
 
-def of_scenario(scenario: Scenario, max_trees: int = 0) -> Synthesized:
-    """Return the schedule that ends first at a scenario's size."""
+def of_scenario(scenario: Scenario, max_trees: int = 0, served: bool = True) -> Synthesized:
+    """Return the schedule that ends first at a scenario's size. Unless `served`, no switch adds."""
     found = [
         Synthesized(scenario, plan, pieces, schedule, predict(option))
-        for plan, pieces, schedule, option in synthesized.options(scenario, None, max_trees)
+        for plan, pieces, schedule, option in synthesized.options(scenario, None, max_trees, served)
     ]
     return min(found, key=lambda each: each.prediction.time_ps)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from simcoll.errors import RefusedError
 from simcoll.formats.schedules.schedule_json import MadeSchedule
 from simcoll.prediction.fastest_variant import BY_PORT
-from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by
+from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by, with_rates
 from simcoll.scenario.profile import load_profile
 from simcoll.scenario.scenario import Scenario
 from simcoll.schedule.schedule import Schedule
@@ -27,24 +30,25 @@ def network_of(scenario: Scenario, topology: Topology | None = None) -> tuple[To
     return served_by(rated, beyond_rated(scenario, rated)), placed(scenario, rated)
 
 
-def plans(scenario: Scenario, topology: Topology | None = None, max_trees: int = 0) -> list[Plan]:
+def plans(scenario: Scenario, topology: Topology | None = None, max_trees: int = 0, served: bool = True) -> list[Plan]:
     """Return the plan of trees that is estimated to be quickest, and one of fewest steps, for an all_reduce also one of
     a single step. Where switches add, also one with one tree of a root, and except under the profile `ideal` one in
-    which they do not: not all kernels can use that. Raises RefusedError for a point that no schedule can be made for.
-    """
+    which they do not: not all kernels can use that. Unless `served`, no switch adds, and all links lie on the
+    network's own routes between ranks. Raises RefusedError for a point that no schedule can be made for."""
     for key in ("weights", "subgroups"):
         if getattr(scenario, key):
             raise RefusedError(f"schedules are not synthesised with {key}; leave them out, or name an algorithm")
     network, places = network_of(scenario, topology)
+    network = network if served else _on_routes(network, places)
     asked, root, nbytes = (scenario.collective, network, places), scenario.root, scenario.nbytes
 
-    def quickest(served: bool) -> Plan:
+    def quickest(by_switches: bool) -> Plan:
         if max_trees:
-            return plan_of(*asked, root=root, max_trees=max_trees, served=served)
-        found = plans_of(*asked, root=root, served=served)
+            return plan_of(*asked, root=root, max_trees=max_trees, served=by_switches)
+        found = plans_of(*asked, root=root, served=by_switches)
         return min(found, key=lambda plan: plan.time_ps(nbytes, plan.pieces(nbytes)))
 
-    found = [quickest(True), plan_of(*asked, root=root, few_steps=True)]
+    found = [quickest(served), plan_of(*asked, root=root, few_steps=True)]
     if scenario.collective == "all_reduce" and len(places) ** 2 <= ALL_PAIRS:
         found.append(at_once(found[1]))
     if len(found[0].graph.agents):
@@ -53,21 +57,29 @@ def plans(scenario: Scenario, topology: Topology | None = None, max_trees: int =
     return found
 
 
+def _on_routes(network: Topology, places: Sequence[str]) -> Topology:
+    """Return the network without the bandwidth of links that lie on no route between two of the devices `places`."""
+    used = np.zeros(len(network.bandwidths), bool)
+    for src, dst in itertools.permutations(places, 2):
+        used[list(network.route(src, dst))] = True
+    return with_rates(network, np.where(used, network.bandwidths, 0), network.latencies)
+
+
 def options(
-    scenario: Scenario, topology: Topology | None = None, max_trees: int = 0
+    scenario: Scenario, topology: Topology | None = None, max_trees: int = 0, served: bool = True
 ) -> list[tuple[Plan, int, Schedule, Scenario]]:
     """Return the schedules of which the fastest answers `algorithm: synthesized` at the scenario's size: for each its
     plan, its number of pieces, the schedule, and the scenario that names it. Those estimated at more than LONGER times
-    the least are left out."""
-    found = plans(scenario, topology, max_trees)
+    the least are left out. `served`: see `plans`."""
+    found = plans(scenario, topology, max_trees, served)
     bound = load_profile(scenario.profile).bound
     if bound:  # the schedule itself has what this profile would search for
         given = scenario.model.model_dump(exclude_none=True)
         scenario = scenario.model_copy(
             update={"model": scenario.model.model_copy(update={"copies": 1} | BY_PORT | given)}
         )
-    served = [plan for plan in found if len(plan.graph.agents) and not bound]  # not all kernels can use them
-    kept = [one for group in (served, [each for each in found if each not in served]) for one in _kept(group, scenario)]
+    adding = [plan for plan in found if len(plan.graph.agents) and not bound]  # not all kernels can use them
+    kept = [one for group in (adding, [each for each in found if each not in adding]) for one in _kept(group, scenario)]
     made = [(plan, count, plan.schedule(count)) for plan, count in kept]
     return [(*each, scenario.model_copy(update={"algorithm": MadeSchedule.of(each[2])})) for each in made]
 

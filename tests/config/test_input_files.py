@@ -102,7 +102,8 @@ def test_what_has_no_end_is_refused_by_its_first_bytes(device: str, reader: str)
     """Whoever reads it."""
     done = simcoll(*(device if word == "PIPE" else word for word in READERS[reader]))
     assert done.status == 2
-    assert "not text" in done.err
+    like_a_pickle = device == "/dev/urandom" and "larger than" in done.err  # one draw in a hundred begins as one does
+    assert "not text" in done.err or like_a_pickle
 
 
 def test_no_text_is_refused_and_any_text_is_read(tmp_path: Path) -> None:
