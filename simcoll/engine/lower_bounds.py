@@ -25,7 +25,7 @@ from simcoll.engine.timing_model import PS_PER_S
 from simcoll.schedule.collectives import collective, cut, weights_of
 from simcoll.schedule.schedule import AnySchedule
 from simcoll.synthesis import synthesize
-from simcoll.synthesis.bounds import BY_CUT, Bound, by_cut
+from simcoll.synthesis.bounds import Bound, by_cut
 from simcoll.synthesis.flow_graph import FlowGraph
 from simcoll.topology.graph import Topology
 
@@ -99,10 +99,9 @@ def lower_bound(
     itemsize: int,
     weights: object = None,
     reducing: bool = False,
-    solving: bool = False,
 ) -> LowerBound:
-    """Return the largest lower bound that is found in a few hundredths of a second. For `reducing` see
-    `lower_bound_ps`. `solving`: whether linear programs may be solved, whose solver takes 0.3 s to load."""
+    """Return the largest lower bound that is found in a few hundredths of a second; a solver takes 0.3 s to load. For
+    `reducing` see `lower_bound_ps`."""
     asked = nbytes, itemsize, weights, reducing
     found = lower_bound_ps(schedule, topology, devices, *asked)
     latency = lower_bound_ps(schedule, topology, devices, 0, itemsize, None, reducing)
@@ -116,9 +115,8 @@ def lower_bound(
         halves = [_once(_exact, topology, half, places, 0) for half in ("reduce_scatter", "all_gather")]
         if sum(half.time_ps(nbytes) for half in halves) <= found + 1 and kind == "cuts":
             return LowerBound(found, "lp")  # reached by trees, if switches pass on as much as they get
-    if name in (synthesize.COLLECTIVES if solving else BY_CUT):
-        find = _optimum if solving else _exact
-        exact, grain = _once(find, topology, name, places, schedule.root), schedule.n * itemsize
+    if name in synthesize.COLLECTIVES:
+        exact, grain = _once(_optimum, topology, name, places, schedule.root), schedule.n * itemsize
         least = exact.time_ps(nbytes // grain * grain)  # ranks' parts differ by an element else
         return LowerBound(max(found, least), exact.kind if exact.time_ps(nbytes) >= found else kind)
     return LowerBound(found, kind)

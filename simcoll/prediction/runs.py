@@ -21,7 +21,6 @@ from simcoll.engine.program import Program
 from simcoll.engine.run import MOST_HELD, Keep, Outcome, StreamedProgram, run
 from simcoll.engine.timeline import Totals
 from simcoll.errors import BoundError, InputError, RefusedError, ScheduleError, StuckError, TopologyError, wrong
-from simcoll.formats.schedules.schedule_json import MadeSchedule
 from simcoll.prediction import synthesized
 from simcoll.prediction.lowered_call import PlainCall, alone, executor
 from simcoll.prediction.placed_topology import beyond_rated, placed, rated_topology, served_by
@@ -164,8 +163,7 @@ def _lower_bound(of: Scenario, call: PlainCall, whole: StreamedProgram, topology
         least = functools.partial(tokens.least_bytes, of.collective)
         return lower_bounds.bound_of_tokens(network, whole.devices, least)
     asked = (scenario.nbytes, scenario.itemsize, scenario.weights)
-    solving = call.costs.kernels is None or isinstance(scenario.algorithm, MadeSchedule)
-    return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, bool(network.agents), solving)
+    return lower_bounds.lower_bound(whole.stream, network, whole.devices, *asked, bool(network.agents))
 
 
 def _side_by_side(totals: Totals, count: int) -> Totals:

@@ -141,7 +141,8 @@ def _families(scenarios: Sequence[Scenario], kinds: Sequence[str], gpus: Sequenc
     system = described(next(iter(machines.values()))) if len(machines) == 1 else None
     of_nics, links = network_of(system).links, _first_links(scenarios)
     nodes = max(nodes_of(scenario.topology) for scenario in scenarios)
-    single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios)]
+    reduces = system is not None and bool(system.in_network) and nodes == 1
+    single = [HEALTHY, *_by_the_host(scenarios), *_launched_otherwise(scenarios, reduces)]
     nics = system.counts.get("nic", 0) if system else 0
     direct = system is not None and (_has(system, "nvlink") or _has(system, "xgmi"))  # then PCIe leads only to NICs
     several: list[Sequence[Hypothesis]] = [
@@ -193,12 +194,19 @@ def _by_processes(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"launch": scenario.launch.model_copy(update={"gpus_per_process": None})})
 
 
-def _launched_otherwise(scenarios: Sequence[Scenario]) -> Iterator[Hypothesis]:
+def _launched_otherwise(scenarios: Sequence[Scenario], reduces: bool) -> Iterator[Hypothesis]:
     """Yield hypotheses that calls were launched in another way, if the table does not tell and the profiles know the
-    costs."""
+    costs. `reduces`: the GPUs share a switch that reduces data, so registered buffers matter."""
+    windows = "buffers are registered as windows, so that nothing is copied"
+    registered = (
+        ("registered", windows, Launch(registered=True)),
+        ("registered graph", f"{windows}; in a CUDA graph", Launch(graph=True, registered=True)),
+        ("registered, one process", f"{windows}; one process", Launch(gpus_per_process="all", registered=True)),
+    )
     ways = (
         ("one process", "one process launches for all GPUs of a node, one after the other", ONE_PROCESS),
         ("graph", "calls are launched in a CUDA graph", Launch(graph=True)),
+        *(registered if reduces else ()),
     )
     for family, text, launch in ways:
         known = all(load_profile(scenario.profile).knows(launch) for scenario in scenarios)
