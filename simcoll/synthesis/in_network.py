@@ -147,8 +147,8 @@ class _Program:
         self.same = hstack([own, csr_array(-np.vstack([part] * phases))]).tocsr()
         self.table = hstack([self.load, csr_array((len(edge), part.shape[1]))]).tocsr()
         self.goal = np.append(np.zeros(len(known)), -part.sum(axis=0))
-        solved = _solved(self.goal, self.table, graph.capacity, self.same)
-        self.value, self.prices = -float(solved.fun), -solved.ineqlin.marginals
+        solved, scale = _solved(self.goal, self.table, graph.capacity, self.same)
+        self.value, self.prices = -float(solved.fun) * scale, -solved.ineqlin.marginals
 
     def rounded(self, most: int) -> tuple[Integers, list[list[Routed]]]:
         """Return whole numbers of trees with shares near the best: low trees, and as many as lose least."""
@@ -158,7 +158,8 @@ class _Program:
         enough = vstack([self.table, csr_array(self.goal[None, :])])
         low = np.append([tree.height + len(tree.edges) / 1000 for tree in trees], 0 * self.goal[len(trees) :])
         limits = np.append(self.graph.capacity, -self.value * (1 - 1e-9))
-        shares = _solved(low, enough, limits, self.same).x[: len(trees)]
+        solved, scale = _solved(low, enough, limits, self.same)
+        shares = solved.x[: len(trees)] * scale
         of_group = np.bincount(self.rooted, shares)
         best: tuple[float, Any] | None = None
         for k in range(1, most + 1):
@@ -191,8 +192,10 @@ class _Program:
         return found
 
 
-def _solved(goal: Floats, table: Any, limits: Any, same: Any) -> Any:
-    """Return the solution of a linear program: the least `goal` with `table` · x ≤ `limits`, `same` · x = 0, x ≥ 0."""
+def _solved(goal: Floats, table: Any, limits: Any, same: Any) -> tuple[Any, float]:
+    """Return the solution of a linear program: the least `goal` with `table` · x ≤ `limits`, `same` · x = 0, x ≥ 0; and
+    the number in which x is counted, as old solvers give up on large numbers."""
     from scipy.optimize import linprog  # takes 0.3 s to load
 
-    return linprog(goal, table, limits, same, np.zeros(same.shape[0]))
+    scale = float(np.abs(limits).max())
+    return linprog(goal, table, limits / scale, same, np.zeros(same.shape[0])), scale

@@ -93,6 +93,7 @@ def _joined(orbit: Integers, image: Integers) -> Integers:
     from scipy.sparse.csgraph import connected_components
 
     size = int(orbit.max()) + 1
-    links = coo_array((np.ones(len(orbit)), (orbit, orbit[image])), shape=(size, size))
+    ends = np.stack((orbit, orbit[image])).astype(np.int32)  # the only integers of old scipy's csgraph
+    links = coo_array((np.ones(len(orbit)), (ends[0], ends[1])), shape=(size, size))
     found: Integers = connected_components(links)[1].astype(np.int64)[orbit]
     return found
